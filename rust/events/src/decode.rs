@@ -27,7 +27,7 @@ pub(crate) mod tests;
 use cursor::{Bad, Cursor, Read};
 use fields::{Fields, Kind};
 
-use super::batch::{Batch, Event};
+use crate::batch::{Batch, Event};
 
 /// Largest message that is read. An engine's step comes to a few megabytes at the very most.
 pub const MAX_PAYLOAD: usize = 64 << 20;

@@ -3,7 +3,7 @@
 use cachelb_core::groups::Resuming;
 use cachelb_core::ids::{Medium, SequenceHash};
 
-use super::batch::Place;
+use crate::batch::Place;
 
 /// The blocks one worker holds. Writes for a removed worker do nothing.
 pub trait Holdings {

@@ -8,6 +8,9 @@
 //! too late. Cost: one hash of the tokens and one or two table look-ups per block.
 
 mod aside;
+pub(crate) mod incoming;
+pub(crate) mod mirror;
+pub(crate) mod orphans;
 mod sender;
 mod store;
 #[cfg(test)]
@@ -17,14 +20,14 @@ use cachelb_core::groups::Resuming;
 use cachelb_core::ids::{Medium, Millis};
 
 use self::sender::Sender;
-use super::batch::{Batch, Event, Place, Remove};
-use super::holdings::Holdings;
-use super::mirror::Mirror;
-use super::orphans::Orphans;
-use super::repair::Heard;
-use super::settings::{IngestSettings, Refusal};
-use super::space::{Removed, Space};
-use super::stats::{DropReason, EventStats};
+use crate::batch::{Batch, Event, Place, Remove};
+use crate::holdings::Holdings;
+use crate::ingest::mirror::Mirror;
+use crate::ingest::orphans::Orphans;
+use crate::names::space::{Removed, Space};
+use crate::repair::Heard;
+use crate::settings::{IngestSettings, Refusal};
+use crate::stats::{DropReason, EventStats};
 
 /// Most blocks remembered of a stream.
 const MOST: u64 = 1 << 24;

@@ -49,7 +49,7 @@ pub struct Finding {
 /// A message is under way for an unknown time, at least 0. So the least difference seen is the best guess of the
 /// difference of the clocks; it is only raised as fast as clocks drift, so that no stall is taken for a difference.
 #[derive(Debug, Default)]
-pub(super) struct Pace {
+pub(crate) struct Pace {
     least: Option<(f64, Millis)>,
 }
 
@@ -79,7 +79,7 @@ impl Pace {
 
 /// The repairs of one stream.
 #[derive(Debug, Default)]
-pub(super) struct Repairs {
+pub(crate) struct Repairs {
     counts: [u64; Fault::ALL.len()],
     /// The latest one, and for how long there is no other.
     last: Option<(Millis, u64)>,

@@ -3,12 +3,12 @@
 use cachelb_core::groups::Resuming;
 use cachelb_core::ids::Millis;
 
-use super::super::batch::{Batch, Event};
-use super::super::groups::Role;
-use super::super::holdings::Holdings;
-use super::super::incoming::Incoming;
-use super::super::stats::{DropReason, GroupStats};
 use super::Ingest;
+use crate::batch::{Batch, Event};
+use crate::holdings::Holdings;
+use crate::hybrid::groups::Role;
+use crate::ingest::incoming::Incoming;
+use crate::stats::{DropReason, GroupStats};
 
 impl Ingest {
     /// Learns of the groups in a message before it is applied, since stores of side groups may come before those of
@@ -38,7 +38,7 @@ impl Ingest {
     }
 
     /// Sets whether the engine drafts with EAGLE or MTP.
-    pub(in super::super) fn set_eagle(&mut self, eagle: bool, to: &mut dyn Holdings) {
+    pub(crate) fn set_eagle(&mut self, eagle: bool, to: &mut dyn Holdings) {
         if self.settings.eagle != eagle {
             self.settings.eagle = eagle;
             self.regroup(to);

@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use cachelb_core::ids::Medium;
 
-use super::super::batch::{Batch, Place, Store};
-use super::super::groups::{Groups, Role};
-use super::super::stats::DropReason;
+use crate::batch::{Batch, Place, Store};
+use crate::hybrid::groups::{Groups, Role};
+use crate::stats::DropReason;
 
 /// Adapter names remembered, and the longest of them in bytes.
 const MAX_ADAPTERS: usize = 1024;

@@ -4,15 +4,15 @@ use std::collections::VecDeque;
 
 use cachelb_core::ids::{Medium, Millis};
 
-use super::super::batch::{Batch, Event, Name, Place, Store};
-use super::super::groups::Role;
-use super::super::holdings::Holdings;
-use super::super::incoming::Incoming;
-use super::super::mirror::Base;
-use super::super::settings::Refusal;
-use super::super::space::Kind;
-use super::super::stats::DropReason;
 use super::Ingest;
+use crate::batch::{Batch, Event, Name, Place, Store};
+use crate::holdings::Holdings;
+use crate::hybrid::groups::Role;
+use crate::ingest::incoming::Incoming;
+use crate::ingest::mirror::Base;
+use crate::names::space::Kind;
+use crate::settings::Refusal;
+use crate::stats::DropReason;
 
 /// Events behind a store that are looked at.
 const MAX_LOOK: usize = 256;

@@ -24,10 +24,10 @@ use cachelb_core::ids::{Medium, Millis, SequenceHash};
 use self::parked::Parked;
 use self::side::{LANES, Side, lane_of};
 use self::tree::{NONE, Tree};
-use super::batch::Name;
-use super::groups::Groups;
-use super::holdings::Holdings;
-use super::settings::IngestSettings;
+use crate::batch::Name;
+use crate::holdings::Holdings;
+use crate::hybrid::groups::Groups;
+use crate::settings::IngestSettings;
 
 /// Largest common multiple of the block sizes, in tokens.
 const MAX_ALIGN: u64 = 1 << 32;
@@ -38,7 +38,7 @@ const HELD: usize = 16;
 
 /// See the module.
 #[derive(Debug)]
-pub(super) struct Links {
+pub(crate) struct Links {
     own_size: u32,
     eagle: bool,
     most: u64,
@@ -52,22 +52,22 @@ pub(super) struct Links {
     sides: Vec<Side>,
     parked: Parked,
     /// Whether there may be links without use.
-    pub(super) stale: bool,
+    pub(crate) stale: bool,
     scratch: Vec<u32>,
     changed: Vec<u32>,
 }
 
 /// Outcome of a message's blocks of side groups.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Waiting {
+pub(crate) struct Waiting {
     /// Blocks that wait.
-    pub(super) parked: u64,
+    pub(crate) parked: u64,
     /// Blocks that were given up.
-    pub(super) unresolved: u64,
+    pub(crate) unresolved: u64,
 }
 
 impl Links {
-    pub(super) fn new(settings: &IngestSettings) -> Self {
+    pub(crate) fn new(settings: &IngestSettings) -> Self {
         Self {
             own_size: settings.hasher.block_size() as u32,
             eagle: false,
@@ -86,7 +86,7 @@ impl Links {
 
     /// Takes over the known groups, whose blocks that are prefixes have `unit` tokens (0: not known yet), and
     /// whether the engine drafts with EAGLE or MTP. Returns the blocks that no longer wait.
-    pub(super) fn set_groups(
+    pub(crate) fn set_groups(
         &mut self,
         groups: &Groups,
         unit: u32,
@@ -144,17 +144,17 @@ impl Links {
     }
 
     /// Whether marks are where prompts resume.
-    pub(super) fn are_sound(&self) -> bool {
+    pub(crate) fn are_sound(&self) -> bool {
         self.align.is_some()
     }
 
     /// Tokens per link, 0 until they are known.
-    pub(super) fn unit(&self) -> u32 {
+    pub(crate) fn unit(&self) -> u32 {
         self.unit
     }
 
     /// Tokens from the point to its mark: the largest block needed above it, in whole own blocks.
-    pub(super) fn above(&self) -> u32 {
+    pub(crate) fn above(&self) -> u32 {
         if !self.eagle {
             return 0;
         }
@@ -163,24 +163,24 @@ impl Links {
     }
 
     /// The side group of that id, if its blocks can be followed.
-    pub(super) fn side(&self, group: Option<u32>) -> Option<usize> {
+    pub(crate) fn side(&self, group: Option<u32>) -> Option<usize> {
         let side = self.sides.iter().position(|side| side.group == group)?;
         self.sides[side].may_accept(self.unit).then_some(side)
     }
 
     /// Whether a name has a link.
-    pub(super) fn knows(&self, name: Name) -> bool {
+    pub(crate) fn knows(&self, name: Name) -> bool {
         self.tree.find(name).is_some()
     }
 
     /// Blocks that a side group holds.
-    pub(super) fn blocks_of(&self, group: Option<u32>) -> u64 {
+    pub(crate) fn blocks_of(&self, group: Option<u32>) -> u64 {
         let side = self.sides.iter().find(|side| side.group == group);
         side.map_or(0, |side| side.blocks)
     }
 
     /// Appends a chain of names behind `parent`, each with the own block that ends with it.
-    pub(super) fn append(
+    pub(crate) fn append(
         &mut self,
         parent: Option<Name>,
         names: impl Iterator<Item = (Name, Option<SequenceHash>)>,
@@ -265,7 +265,7 @@ impl Links {
     }
 
     /// Adds a block of a side group; it waits if its name stands for nothing yet.
-    pub(super) fn store(
+    pub(crate) fn store(
         &mut self,
         name: Name,
         side: usize,
@@ -282,7 +282,7 @@ impl Links {
     }
 
     /// Removes a copy of a side group's block, in the places that it concerns. Returns whether there was one.
-    pub(super) fn remove(
+    pub(crate) fn remove(
         &mut self,
         name: Name,
         concerns: impl Fn(Medium, Option<u32>) -> bool,
@@ -312,7 +312,7 @@ impl Links {
     }
 
     /// A name is known no longer.
-    pub(super) fn forget_name(
+    pub(crate) fn forget_name(
         &mut self,
         name: Name,
         is_known: impl Fn(Name) -> bool,
@@ -324,7 +324,7 @@ impl Links {
     }
 
     /// The blocks of a name are back in the holdings.
-    pub(super) fn restored(&self, name: Name, to: &mut dyn Holdings) {
+    pub(crate) fn restored(&self, name: Name, to: &mut dyn Holdings) {
         if let Some(at) = self.tree.find(name) {
             self.mark(at, to);
         }
@@ -344,7 +344,7 @@ impl Links {
     }
 
     /// Removes all links without use.
-    pub(super) fn sweep(&mut self, is_known: impl Fn(Name) -> bool, to: &mut dyn Holdings) {
+    pub(crate) fn sweep(&mut self, is_known: impl Fn(Name) -> bool, to: &mut dyn Holdings) {
         for at in self.tree.by_depth().into_iter().rev() {
             if self.tree.get(at).depth > 0 {
                 self.prune(at, &is_known, to);
@@ -354,7 +354,7 @@ impl Links {
     }
 
     /// Whether there is no room for more links.
-    pub(super) fn is_full(&self) -> bool {
+    pub(crate) fn is_full(&self) -> bool {
         self.tree.len() as u64 >= self.most
     }
 
@@ -460,14 +460,14 @@ impl Links {
     }
 
     /// A message is lost: what side groups hold in device memory is doubtful, and the holdings doubt the marks.
-    pub(super) fn lost(&mut self, to: &mut dyn Holdings) -> u64 {
+    pub(crate) fn lost(&mut self, to: &mut dyn Holdings) -> u64 {
         self.sides.iter_mut().for_each(Side::doubt);
         self.judge_all(to);
         self.parked.clear()
     }
 
     /// Forgets the blocks, not the groups; the holdings were cleared. Returns how many waited.
-    pub(super) fn clear(&mut self) -> u64 {
+    pub(crate) fn clear(&mut self) -> u64 {
         self.tree = Tree::default();
         self.sides.iter_mut().for_each(Side::clear);
         self.stale = false;
@@ -475,23 +475,23 @@ impl Links {
     }
 
     /// Gives up blocks that waited too long. Returns their number.
-    pub(super) fn expire(&mut self, now: Millis) -> u64 {
+    pub(crate) fn expire(&mut self, now: Millis) -> u64 {
         self.parked.expire(now)
     }
 
     /// A message is over.
-    pub(super) fn settle(&mut self, now: Millis) -> Waiting {
+    pub(crate) fn settle(&mut self, now: Millis) -> Waiting {
         let (parked, unresolved) = self.parked.settle(now);
         Waiting { parked, unresolved }
     }
 
-    pub(super) fn memory_bytes(&self) -> usize {
+    pub(crate) fn memory_bytes(&self) -> usize {
         self.tree.len() * (LINK + self.sides.len() * HELD)
     }
 
     /// Recounts everything, between messages.
     #[cfg(test)]
-    pub(super) fn validate(&self, is_known: impl Fn(Name) -> bool) -> Result<()> {
+    pub(crate) fn validate(&self, is_known: impl Fn(Name) -> bool) -> Result<()> {
         self.tree.validate()?;
         self.parked.validate()?;
         for side in &self.sides {

@@ -7,10 +7,10 @@ use cachelb_core::error::{Error, Result};
 use cachelb_core::groups::{CacheGroup, GroupKind};
 use cachelb_core::ids::Medium;
 
-use super::super::groups::Group;
 #[cfg(test)]
 use super::tree::NONE;
 use super::tree::Tree;
+use crate::hybrid::groups::Group;
 
 /// Media from the fastest to what is doubtful: the order in which marks get worse.
 pub(super) const LANES: [Medium; 4] = [Medium::Gpu, Medium::Cpu, Medium::Disk, Medium::Speculative];

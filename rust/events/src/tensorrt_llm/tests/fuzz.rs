@@ -3,7 +3,7 @@
 use cachelb_core::rng::Rng;
 
 use super::*;
-use crate::polled::MOST_PARTIAL;
+use crate::tensorrt_llm::MOST_PARTIAL;
 
 fn answers() -> usize {
     std::env::var("CACHELB_FUZZ_MESSAGES").map_or(20_000, |text| text.parse().expect("a number"))

@@ -2,14 +2,16 @@
 
 use cachelb_core::ids::{Medium, Millis};
 
-use super::batch::{Batch, Event, Place};
-use super::decode::{Undecodable, decode};
-use super::follower::{Cause, Due, Fate, FeedState, Follower, FollowerSettings, Mark, Tally};
-use super::holdings::Holdings;
-use super::ingest::Ingest;
-use super::repair::{Fault, Finding, Heard, Pace, Repairs};
-use super::settings::{IngestSettings, Refusal};
-use super::stats::{DropReason, EventStats, GroupStats};
+use crate::batch::{Batch, Event, Place};
+use crate::decode::{Undecodable, decode};
+use crate::holdings::Holdings;
+use crate::ingest::Ingest;
+use crate::order::follower::{
+    Cause, Due, Fate, FeedState, Follower, FollowerSettings, Mark, Tally,
+};
+use crate::repair::{Fault, Finding, Heard, Pace, Repairs};
+use crate::settings::{IngestSettings, Refusal};
+use crate::stats::{DropReason, EventStats, GroupStats};
 
 /// How far the events of a worker can be trusted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -6,11 +6,11 @@ use std::collections::HashMap;
 use cachelb_core::error::{Error, Result};
 use cachelb_core::hashing::Namespace;
 
-use super::names::MAX_NAMESPACES;
+use crate::names::MAX_NAMESPACES;
 
 /// Number 0 is the default namespace, which is not counted.
 #[derive(Debug, Default)]
-pub(super) struct Namespaces {
+pub(crate) struct Namespaces {
     numbers: HashMap<Namespace, u32>,
     /// Namespace and uses of the number one higher.
     used: Vec<(Namespace, u32)>,
@@ -19,7 +19,7 @@ pub(super) struct Namespaces {
 
 impl Namespaces {
     /// The number of a namespace, used once more; `None` if there are too many.
-    pub(super) fn take(&mut self, namespace: Namespace) -> Option<u32> {
+    pub(crate) fn take(&mut self, namespace: Namespace) -> Option<u32> {
         if namespace == Namespace::default() {
             return Some(0);
         }
@@ -41,7 +41,7 @@ impl Namespaces {
     }
 
     /// The namespace of a number in use.
-    pub(super) fn get(&self, number: u32) -> Namespace {
+    pub(crate) fn get(&self, number: u32) -> Namespace {
         match number.checked_sub(1) {
             None => Namespace::default(),
             Some(at) => self.used[at as usize].0,
@@ -50,7 +50,7 @@ impl Namespaces {
 
     /// Uses a number once more.
     #[inline]
-    pub(super) fn share(&mut self, number: u32) {
+    pub(crate) fn share(&mut self, number: u32) {
         if number > 0 {
             self.used[number as usize - 1].1 += 1;
         }
@@ -58,7 +58,7 @@ impl Namespaces {
 
     /// Ends one use.
     #[inline]
-    pub(super) fn give_back(&mut self, number: u32) {
+    pub(crate) fn give_back(&mut self, number: u32) {
         if number > 0 {
             let (namespace, uses) = &mut self.used[number as usize - 1];
             *uses -= 1;
@@ -71,7 +71,7 @@ impl Namespaces {
 
     /// Checks the uses against a count of them, by number.
     #[cfg(test)]
-    pub(super) fn validate(&self, uses: &HashMap<u32, u32>) -> Result<()> {
+    pub(crate) fn validate(&self, uses: &HashMap<u32, u32>) -> Result<()> {
         for (at, &(namespace, counted)) in self.used.iter().enumerate() {
             let number = at as u32 + 1;
             let found = uses.get(&number).copied().unwrap_or(0);

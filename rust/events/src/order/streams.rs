@@ -8,11 +8,11 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use cachelb_core::ids::Millis;
 
-use super::batch::{Batch, Place};
-use super::decode::decode;
-use super::feed::{Feed, FeedSettings, FeedStats, Host, Message, Moment, Progress};
-use super::repair::Fault;
-use super::stats::DropReason;
+use crate::batch::{Batch, Place};
+use crate::decode::decode;
+use crate::order::feed::{Feed, FeedSettings, FeedStats, Host, Message, Moment, Progress};
+use crate::repair::Fault;
+use crate::stats::DropReason;
 
 /// Where messages come from: the endpoint of a rank, or of a worker without ranks.
 type Endpoint = Option<u32>;

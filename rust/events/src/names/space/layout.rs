@@ -10,9 +10,9 @@ use cachelb_core::error::Result;
 use cachelb_core::hashing::Hasher;
 use cachelb_core::ids::SequenceHash;
 
-use super::super::names::Held;
-use super::super::pages::Pages;
-use super::super::references::Uses;
+use crate::names::Held;
+use crate::names::pages::Pages;
+use crate::names::references::Uses;
 
 #[derive(Debug)]
 enum Form {
@@ -62,19 +62,19 @@ impl Runs {
 
 /// The engine's block size as learned in a space, and the form of its names' identities.
 #[derive(Debug)]
-pub(in super::super) struct Layout {
+pub(crate) struct Layout {
     /// Tokens of an engine block.
-    pub(in super::super) size: u32,
+    pub(crate) size: u32,
     /// Whether blocks before or after each other came in this size: a single block may be the short end of a prompt.
-    pub(in super::super) settled: bool,
+    pub(crate) settled: bool,
     /// Hashes own blocks, or pages.
-    pub(in super::super) hasher: Hasher,
+    pub(crate) hasher: Hasher,
     form: Form,
 }
 
 impl Layout {
     /// For engine blocks of a size that fits own ones.
-    pub(in super::super) fn new(size: u32, own: &Hasher) -> Result<Self> {
+    pub(crate) fn new(size: u32, own: &Hasher) -> Result<Self> {
         let (ours, theirs) = (own.block_size(), size as usize);
         let mut hasher = *own;
         let form = match theirs.cmp(&ours) {
@@ -94,7 +94,7 @@ impl Layout {
     }
 
     /// The pages, if own blocks need several names.
-    pub(in super::super) fn pages(&self) -> Option<&Pages> {
+    pub(crate) fn pages(&self) -> Option<&Pages> {
         match &self.form {
             Form::Pages(pages) => Some(pages),
             Form::Same | Form::Wide(_) => None,

@@ -12,13 +12,13 @@ use cachelb_core::error::{Error, Result};
 use cachelb_core::hashing::{Hasher, MmObject, Namespace};
 use cachelb_core::ids::SequenceHash;
 
-use super::table::Table;
+use crate::names::table::Table;
 
 const NONE: u32 = u32::MAX;
 
 /// Predecessor of a page.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Before {
+pub(crate) enum Before {
     /// An own block, or nothing: the page begins a block.
     Block(Option<SequenceHash>),
     /// A page of the same block.
@@ -27,16 +27,16 @@ pub(super) enum Before {
 
 /// A page that is stored.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Page<'a> {
-    pub(super) hash: u64,
-    pub(super) before: Before,
-    pub(super) tokens: &'a [u32],
-    pub(super) objects: &'a [u64],
+pub(crate) struct Page<'a> {
+    pub(crate) hash: u64,
+    pub(crate) before: Before,
+    pub(crate) tokens: &'a [u32],
+    pub(crate) objects: &'a [u64],
 }
 
 /// A block that became complete, or is no longer.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Change {
+pub(crate) enum Change {
     /// All its pages are held now; `before` is the block before it.
     Gained {
         /// The block before it.
@@ -76,7 +76,7 @@ struct Node {
 
 /// All pages of one space.
 #[derive(Debug)]
-pub(super) struct Pages {
+pub(crate) struct Pages {
     /// Hashes own blocks.
     hasher: Hasher,
     /// Hashes pages.
@@ -98,7 +98,7 @@ pub(super) struct Pages {
 
 impl Pages {
     /// Pages that `page_hasher` hashes, gathered into the blocks of `hasher`, a multiple of them.
-    pub(super) fn new(hasher: Hasher, page_hasher: Hasher) -> Self {
+    pub(crate) fn new(hasher: Hasher, page_hasher: Hasher) -> Self {
         Self {
             hasher,
             page_hasher,
@@ -115,7 +115,7 @@ impl Pages {
     }
 
     /// Pages remembered, held or not.
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.nodes.len() - self.free.len()
     }
 
@@ -124,13 +124,13 @@ impl Pages {
     }
 
     /// The own block that ends with a page; `None` for an unknown page or one within a block.
-    pub(super) fn block_ending(&self, page: u64) -> Option<SequenceHash> {
+    pub(crate) fn block_ending(&self, page: u64) -> Option<SequenceHash> {
         let node = &self.nodes[self.find(page)? as usize];
         (node.place + 1 == self.per_block).then_some(SequenceHash(node.hash))
     }
 
     /// One name more refers to a page.
-    pub(super) fn acquire(&mut self, page: &Page<'_>, namespace: Namespace) {
+    pub(crate) fn acquire(&mut self, page: &Page<'_>, namespace: Namespace) {
         let known = self.find(page.hash);
         let Some(at) = known.or_else(|| self.create(page, namespace)) else {
             return;
@@ -140,7 +140,7 @@ impl Pages {
     }
 
     /// A doubtful name of a page is there for sure.
-    pub(super) fn settle(&mut self, page: u64) {
+    pub(crate) fn settle(&mut self, page: u64) {
         if let Some(at) = self.find(page) {
             self.confirm(at);
         }
@@ -155,7 +155,7 @@ impl Pages {
     }
 
     /// No name is there for sure any more.
-    pub(super) fn doubt(&mut self) {
+    pub(crate) fn doubt(&mut self) {
         self.doubted = true;
         for node in &mut self.nodes {
             (node.sure, node.missing) = (0, node.place + 1);
@@ -163,7 +163,7 @@ impl Pages {
     }
 
     /// One name less refers to a page, one that was there for sure or a doubtful one.
-    pub(super) fn release(&mut self, page: u64, was_sure: bool) {
+    pub(crate) fn release(&mut self, page: u64, was_sure: bool) {
         let Some(at) = self.find(page) else {
             return;
         };
@@ -180,7 +180,7 @@ impl Pages {
     }
 
     /// The blocks that became complete or incomplete since the last call, in that order.
-    pub(super) fn take_changes(&mut self, out: &mut Vec<Change>) {
+    pub(crate) fn take_changes(&mut self, out: &mut Vec<Change>) {
         out.clear();
         out.append(&mut self.changes);
     }
@@ -336,7 +336,7 @@ impl Pages {
     }
 
     /// Forgets everything; changes that were not taken are lost too.
-    pub(super) fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         *self = Self {
             changes: std::mem::take(&mut self.changes),
             ..Self::new(self.hasher, self.page_hasher)
@@ -344,21 +344,21 @@ impl Pages {
     }
 
     /// Own blocks all of whose pages are held.
-    pub(super) fn complete(&self) -> impl Iterator<Item = u64> {
+    pub(crate) fn complete(&self) -> impl Iterator<Item = u64> {
         self.by_page.iter().filter_map(|(_, at)| {
             let node = &self.nodes[at as usize - 1];
             (node.place + 1 == self.per_block && node.missing == 0).then_some(node.hash)
         })
     }
 
-    pub(super) fn memory_bytes(&self) -> usize {
+    pub(crate) fn memory_bytes(&self) -> usize {
         let tokens = self.tokens.capacity() * size_of::<u32>();
         self.nodes.capacity() * size_of::<Node>() + tokens + self.by_page.memory_bytes()
     }
 
     /// Checks the tree against `names`, the number of names per page.
     #[cfg(test)]
-    pub(super) fn validate(&self, names: &HashMap<u64, u32>) -> Result<()> {
+    pub(crate) fn validate(&self, names: &HashMap<u64, u32>) -> Result<()> {
         let broken =
             |page: u64, what: &str| Err(Error::Invariant(format!("page {page:#x}: {what}")));
         for (page, at) in self.by_page.iter() {

@@ -2,16 +2,16 @@
 
 use cachelb_core::ids::{Medium, SequenceHash};
 
-use super::super::batch::Name;
-use super::super::holdings::Holdings;
-use super::super::incoming::Incoming;
-use super::super::pages::{Before, Page};
-use super::super::space::{Kind, Removed};
 use super::{Base, Mirror};
+use crate::batch::Name;
+use crate::holdings::Holdings;
+use crate::ingest::incoming::Incoming;
+use crate::names::pages::{Before, Page};
+use crate::names::space::{Kind, Removed};
 
 impl Mirror {
     /// Hashes the blocks, or pages, of a store.
-    pub(in super::super) fn identify(&mut self, at: usize, store: &Incoming<'_>, base: Base) {
+    pub(crate) fn identify(&mut self, at: usize, store: &Incoming<'_>, base: Base) {
         let namespace = self.references.namespaces.get(base.namespace);
         store.objects(&mut self.objects);
         let space = &self.spaces.all[at];
@@ -27,7 +27,7 @@ impl Mirror {
     }
 
     /// Counts the copies of an identified store and updates the holdings.
-    pub(in super::super) fn hold(
+    pub(crate) fn hold(
         &mut self,
         at: usize,
         store: &Incoming<'_>,
@@ -104,7 +104,7 @@ impl Mirror {
     }
 
     /// One block more in the place of `store`, known by the same name elsewhere; false if it is not.
-    pub(in super::super) fn spread(
+    pub(crate) fn spread(
         &mut self,
         name: Name,
         store: &Incoming<'_>,
@@ -143,7 +143,7 @@ impl Mirror {
     }
 
     /// A removal in the places that it concerns.
-    pub(in super::super) fn remove(
+    pub(crate) fn remove(
         &mut self,
         name: Name,
         concerns: impl Fn(Medium, Option<u32>) -> bool,

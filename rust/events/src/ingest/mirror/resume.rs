@@ -4,13 +4,13 @@ use std::collections::HashMap;
 
 use cachelb_core::ids::{Medium, SequenceHash};
 
-use super::super::batch::Name;
-use super::super::groups::{Groups, Role};
-use super::super::holdings::Holdings;
-use super::super::incoming::Incoming;
-use super::super::links::Links;
-use super::super::settings::IngestSettings;
 use super::Mirror;
+use crate::batch::Name;
+use crate::holdings::Holdings;
+use crate::hybrid::groups::{Groups, Role};
+use crate::hybrid::links::Links;
+use crate::ingest::incoming::Incoming;
+use crate::settings::IngestSettings;
 
 /// Blocks on the paths of names that are linked late: in all, and per name.
 const PATHS: usize = 4096;
@@ -19,7 +19,7 @@ const PATHS_PER_NAME: usize = 8;
 impl Mirror {
     /// Takes over the known groups: gives up those that are no prefixes, and follows those that decide where prompts
     /// resume. Returns the blocks of side groups that no longer wait.
-    pub(in super::super) fn regroup(
+    pub(crate) fn regroup(
         &mut self,
         groups: &Groups,
         settings: &IngestSettings,
@@ -48,7 +48,7 @@ impl Mirror {
     }
 
     /// Whether the links are not those of the blocks that are stored.
-    pub(in super::super) fn has_other_unit(&self) -> bool {
+    pub(crate) fn has_other_unit(&self) -> bool {
         let unit = self.links.as_ref().map(|links| links.unit());
         unit.is_some_and(|unit| self.spaces.block_size().is_some_and(|size| size != unit))
     }
@@ -120,7 +120,7 @@ impl Mirror {
     }
 
     /// A removal in the side groups that it concerns. Returns whether there was such a block.
-    pub(in super::super) fn remove_aside(
+    pub(crate) fn remove_aside(
         &mut self,
         name: Name,
         concerns: impl Fn(Medium, Option<u32>) -> bool,

@@ -14,36 +14,36 @@ use std::collections::HashMap;
 use cachelb_core::hashing::{Hasher, Identity, MmObject, Scheme};
 use cachelb_core::ids::{Medium, SequenceHash};
 
-pub(super) use self::spaces::{Base, Spaces};
-use super::holdings::Holdings;
-use super::incoming::Incoming;
-use super::links::Links;
-use super::pages::{Before, Change};
-use super::references::References;
-use super::settings::{IngestSettings, Refusal, sizes_fit};
-use super::space::Space;
-use super::stats::DropReason;
+pub(crate) use self::spaces::{Base, Spaces};
+use crate::holdings::Holdings;
+use crate::hybrid::links::Links;
+use crate::ingest::incoming::Incoming;
+use crate::names::pages::{Before, Change};
+use crate::names::references::References;
+use crate::names::space::Space;
+use crate::settings::{IngestSettings, Refusal, sizes_fit};
+use crate::stats::DropReason;
 
 /// See the module.
 #[derive(Debug)]
-pub(super) struct Mirror {
-    pub(super) hasher: Hasher,
+pub(crate) struct Mirror {
+    pub(crate) hasher: Hasher,
     max_blocks: u64,
-    pub(super) spaces: Spaces,
-    pub(super) references: References,
+    pub(crate) spaces: Spaces,
+    pub(crate) references: References,
     /// Once there is a cache group beside those that attend to the whole prefix.
-    pub(super) links: Option<Box<Links>>,
+    pub(crate) links: Option<Box<Links>>,
     /// Why the events of the engine cannot be used.
-    pub(super) refused: Option<Refusal>,
+    pub(crate) refused: Option<Refusal>,
     /// Blocks, or pages, of the current store.
-    pub(super) identities: Vec<SequenceHash>,
+    pub(crate) identities: Vec<SequenceHash>,
     objects: Vec<MmObject>,
     changes: Vec<Change>,
 }
 
 impl Mirror {
     /// A mirror without blocks.
-    pub(super) fn new(settings: &IngestSettings) -> Self {
+    pub(crate) fn new(settings: &IngestSettings) -> Self {
         let scheme = settings.hasher.scheme();
         Self {
             hasher: settings.hasher,
@@ -59,7 +59,7 @@ impl Mirror {
     }
 
     /// Whether blocks of this size can be taken, and the space has to start over for them.
-    pub(super) fn check_size(&mut self, store: &Incoming<'_>) -> Result<bool, DropReason> {
+    pub(crate) fn check_size(&mut self, store: &Incoming<'_>) -> Result<bool, DropReason> {
         let ours = self.hasher.block_size() as u32;
         let layout = self.spaces.of(store).and_then(|s| s.layout.as_ref());
         let learned = layout.map(|layout| (layout.size, layout.settled));
@@ -84,7 +84,7 @@ impl Mirror {
     }
 
     /// The position of a store; `None` if its parent is not known.
-    pub(super) fn base(&mut self, store: &Incoming<'_>) -> Option<Result<Base, DropReason>> {
+    pub(crate) fn base(&mut self, store: &Incoming<'_>) -> Option<Result<Base, DropReason>> {
         if let Some(parent) = store.parent {
             let base = self.spaces.after(store, parent)?;
             self.references.namespaces.share(base.namespace);
@@ -104,7 +104,7 @@ impl Mirror {
     }
 
     /// The space of a store whose names fit into it and the bound; it is made if it is new.
-    pub(super) fn prepare(
+    pub(crate) fn prepare(
         &mut self,
         store: &Incoming<'_>,
         to: &mut dyn Holdings,
@@ -179,7 +179,7 @@ impl Mirror {
     }
 
     /// Forgets the names of the space of a store, and their size.
-    pub(super) fn start_over(&mut self, store: &Incoming<'_>, to: &mut dyn Holdings) {
+    pub(crate) fn start_over(&mut self, store: &Incoming<'_>, to: &mut dyn Holdings) {
         if let Some(at) = self.spaces.find(store.group, store.medium) {
             self.empty(at, to);
             self.spaces.all[at].layout = None;
@@ -188,7 +188,7 @@ impl Mirror {
 
     /// A message is lost for good: what it may concern is doubtful, and dropped where doubt is not kept, in other media
     /// than device memory. Returns the blocks that are doubtful now, and those of side groups that no longer wait.
-    pub(super) fn lost(&mut self, to: &mut dyn Holdings) -> (u64, u64) {
+    pub(crate) fn lost(&mut self, to: &mut dyn Holdings) -> (u64, u64) {
         let doubted = self.references.doubt(to);
         for at in 0..self.spaces.all.len() {
             if self.spaces.all[at].medium != Medium::Gpu {
@@ -208,7 +208,7 @@ impl Mirror {
     }
 
     /// Whether a store follows a doubtful block that the holdings gave up meanwhile, as if its parent were not known.
-    pub(super) fn follows_nothing(&self, store: &Incoming<'_>, to: &dyn Holdings) -> bool {
+    pub(crate) fn follows_nothing(&self, store: &Incoming<'_>, to: &dyn Holdings) -> bool {
         let space = self.spaces.find(store.group, Medium::Gpu);
         let parent = space.zip(store.parent);
         let end = parent.and_then(|(at, parent)| self.spaces.all[at].doubtful_end(parent));
@@ -217,14 +217,14 @@ impl Mirror {
 
     /// Forgets the blocks, not their size; the holdings were cleared. Returns the blocks of side groups
     /// that no longer wait.
-    pub(super) fn clear(&mut self) -> u64 {
+    pub(crate) fn clear(&mut self) -> u64 {
         self.spaces.all.iter_mut().for_each(Space::reset);
         self.references.clear();
         self.links.as_mut().map_or(0, |links| links.clear())
     }
 
     /// Of what grows with the names; the rest has bounds.
-    pub(super) fn memory_bytes(&self) -> usize {
+    pub(crate) fn memory_bytes(&self) -> usize {
         let spaces: usize = self.spaces.all.iter().map(Space::memory_bytes).sum();
         let links = self.links.as_ref().map_or(0, |links| links.memory_bytes());
         spaces + links + self.references.memory_bytes()
@@ -232,7 +232,7 @@ impl Mirror {
 
     /// Checks the structure, and that `to` holds every block that a name refers to.
     #[cfg(test)]
-    pub(super) fn validate(&self, to: &dyn Holdings) -> cachelb_core::Result<()> {
+    pub(crate) fn validate(&self, to: &dyn Holdings) -> cachelb_core::Result<()> {
         let mut namespaces = HashMap::new();
         for space in &self.spaces.all {
             space.validate(&mut namespaces)?;

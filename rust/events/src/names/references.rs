@@ -9,10 +9,10 @@ use std::collections::HashMap;
 use cachelb_core::error::{Error, Result};
 use cachelb_core::ids::{Medium, SequenceHash};
 
-use super::holdings::Holdings;
-use super::lane::Lane;
-use super::namespaces::Namespaces;
-use super::pages::Change;
+use crate::holdings::Holdings;
+use crate::names::lane::Lane;
+use crate::names::namespaces::Namespaces;
+use crate::names::pages::Change;
 
 /// Removed blocks that are passed on at once.
 const MAX_GONE: usize = 64;
@@ -21,8 +21,8 @@ const KEPT: usize = 1024;
 
 /// See the module.
 #[derive(Debug)]
-pub(super) struct References {
-    pub(super) namespaces: Namespaces,
+pub(crate) struct References {
+    pub(crate) namespaces: Namespaces,
     lanes: [Lane; Medium::ALL.len()],
     /// Not passed on, all of them from `medium`.
     gone: Vec<SequenceHash>,
@@ -33,16 +33,16 @@ pub(super) struct References {
 
 /// References of the names in one medium.
 #[derive(Debug)]
-pub(super) struct Uses<'a> {
-    pub(super) namespaces: &'a mut Namespaces,
-    pub(super) lane: &'a mut Lane,
-    pub(super) gone: &'a mut Vec<SequenceHash>,
+pub(crate) struct Uses<'a> {
+    pub(crate) namespaces: &'a mut Namespaces,
+    pub(crate) lane: &'a mut Lane,
+    pub(crate) gone: &'a mut Vec<SequenceHash>,
 }
 
 impl Uses<'_> {
     /// A name of an own block is forgotten. One that was doubtful was not counted.
     #[inline]
-    pub(super) fn release(&mut self, block: u64, was_sure: bool) {
+    pub(crate) fn release(&mut self, block: u64, was_sure: bool) {
         let is_gone = if was_sure {
             self.lane.release(block)
         } else {
@@ -55,7 +55,7 @@ impl Uses<'_> {
 }
 
 impl References {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self {
             namespaces: Namespaces::default(),
             lanes: Default::default(),
@@ -67,7 +67,7 @@ impl References {
 
     /// Those of names in a medium.
     #[inline]
-    pub(super) fn of(&mut self, medium: Medium, to: &mut dyn Holdings) -> Uses<'_> {
+    pub(crate) fn of(&mut self, medium: Medium, to: &mut dyn Holdings) -> Uses<'_> {
         if self.medium != medium || self.gone.len() >= MAX_GONE {
             self.flush(to);
             self.medium = medium;
@@ -80,7 +80,7 @@ impl References {
     }
 
     /// Passes removals on.
-    pub(super) fn flush(&mut self, to: &mut dyn Holdings) {
+    pub(crate) fn flush(&mut self, to: &mut dyn Holdings) {
         for part in self.gone.chunks(MAX_GONE) {
             to.remove(part, self.medium);
         }
@@ -89,26 +89,26 @@ impl References {
     }
 
     /// Drops pending removals of blocks that are referred to again.
-    pub(super) fn keep_referred(&mut self) {
+    pub(crate) fn keep_referred(&mut self) {
         if !self.gone.is_empty() {
             let lane = &self.lanes[self.medium as usize];
             self.gone.retain(|block| !lane.refers_to(block.0));
         }
     }
 
-    pub(super) fn is_counting(&self, medium: Medium) -> bool {
+    pub(crate) fn is_counting(&self, medium: Medium) -> bool {
         self.lanes[medium as usize].is_counting()
     }
 
     /// From now on several names may refer to one own block: `blocks` are those referred to, each as often as it is.
-    pub(super) fn count(&mut self, medium: Medium, blocks: impl Iterator<Item = u64>) {
+    pub(crate) fn count(&mut self, medium: Medium, blocks: impl Iterator<Item = u64>) {
         if !self.is_counting(medium) {
             self.lanes[medium as usize].count(blocks);
         }
     }
 
     /// No name is there for sure any more.
-    pub(super) fn doubt(&mut self, to: &mut dyn Holdings) -> u64 {
+    pub(crate) fn doubt(&mut self, to: &mut dyn Holdings) -> u64 {
         self.flush(to);
         for lane in &mut self.lanes {
             lane.count(std::iter::empty());
@@ -117,14 +117,14 @@ impl References {
     }
 
     /// Nothing is referred to, and the holdings were cleared.
-    pub(super) fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         self.gone.clear();
         self.lanes.iter_mut().for_each(Lane::clear);
         self.namespaces = Namespaces::default();
     }
 
     /// Passes on which blocks of pages became complete or incomplete.
-    pub(super) fn pass_on(&mut self, changes: &[Change], medium: Medium, to: &mut dyn Holdings) {
+    pub(crate) fn pass_on(&mut self, changes: &[Change], medium: Medium, to: &mut dyn Holdings) {
         let mut behind = None;
         for change in changes {
             match *change {
@@ -157,13 +157,13 @@ impl References {
         }
     }
 
-    pub(super) fn memory_bytes(&self) -> usize {
+    pub(crate) fn memory_bytes(&self) -> usize {
         self.lanes.iter().map(Lane::memory_bytes).sum()
     }
 
     /// Checks the uses of namespaces, by number, and that everything was passed on.
     #[cfg(test)]
-    pub(super) fn validate(&self, namespaces: &HashMap<u32, u32>) -> Result<()> {
+    pub(crate) fn validate(&self, namespaces: &HashMap<u32, u32>) -> Result<()> {
         self.namespaces.validate(namespaces)?;
         if !self.gone.is_empty() {
             return Err(Error::Invariant("removals were not passed on".to_owned()));
@@ -173,7 +173,7 @@ impl References {
 
     /// Checks the counts in a medium against `blocks`, which are referred to there, and that `to` holds each.
     #[cfg(test)]
-    pub(super) fn validate_lane(
+    pub(crate) fn validate_lane(
         &self,
         medium: Medium,
         blocks: impl Iterator<Item = u64>,

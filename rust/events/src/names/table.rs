@@ -15,7 +15,7 @@ use cachelb_core::collections::seeded_hash::SeededHash;
 const KEPT: usize = 64;
 
 /// A type of values.
-pub(super) trait Value: Copy + Default {
+pub(crate) trait Value: Copy + Default {
     /// Whether this is no value, as the default is.
     fn is_vacant(self) -> bool;
 }
@@ -29,7 +29,7 @@ impl Value for u32 {
 
 /// The map.
 #[derive(Debug)]
-pub(super) struct Table<K, V>(HashMap<K, V, SeededHash>);
+pub(crate) struct Table<K, V>(HashMap<K, V, SeededHash>);
 
 impl<K, V> Default for Table<K, V> {
     fn default() -> Self {
@@ -38,23 +38,23 @@ impl<K, V> Default for Table<K, V> {
 }
 
 impl<K: Copy + Eq + Hash, V: Value> Table<K, V> {
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.0.len()
     }
 
     /// By the capacity: seven of eight places are used at most, each with a byte of its own.
-    pub(super) fn memory_bytes(&self) -> usize {
+    pub(crate) fn memory_bytes(&self) -> usize {
         self.0.capacity() * 8 / 7 * (size_of::<(K, V)>() + 1)
     }
 
     #[inline]
-    pub(super) fn get(&self, key: K) -> Option<V> {
+    pub(crate) fn get(&self, key: K) -> Option<V> {
         self.0.get(&key).copied()
     }
 
     /// Replaces the value of `key` by what `change` makes of it.
     #[inline]
-    pub(super) fn change(&mut self, key: K, change: impl FnOnce(V) -> V) {
+    pub(crate) fn change(&mut self, key: K, change: impl FnOnce(V) -> V) {
         match self.0.entry(key) {
             Entry::Occupied(mut entry) => {
                 let value = change(*entry.get());
@@ -76,12 +76,12 @@ impl<K: Copy + Eq + Hash, V: Value> Table<K, V> {
         }
     }
 
-    pub(super) fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         *self = Self::default();
     }
 
     /// Every key with its value, in no order.
-    pub(super) fn iter(&self) -> impl Iterator<Item = (K, V)> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (K, V)> {
         self.0.iter().map(|(key, value)| (*key, *value))
     }
 }

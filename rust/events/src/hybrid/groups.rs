@@ -6,7 +6,7 @@
 
 use cachelb_core::groups::{CacheGroup, GroupKind, Resuming, Retention};
 
-use super::batch::{Attention, Batch, Store};
+use crate::batch::{Attention, Batch, Store};
 
 /// Groups that are remembered. Models have fewer than ten.
 const MAX_GROUPS: usize = 64;
@@ -15,7 +15,7 @@ const MAX_NAME: usize = 64;
 
 /// Use of the stores of a group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Role {
+pub(crate) enum Role {
     /// Its blocks are prefixes.
     Prefix,
     /// Its blocks determine behind which prefixes a prompt can resume.
@@ -26,21 +26,21 @@ pub(super) enum Role {
 
 /// One cache group.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Group {
-    pub(super) id: Option<u32>,
-    pub(super) attention: Attention,
+pub(crate) struct Group {
+    pub(crate) id: Option<u32>,
+    pub(crate) attention: Attention,
     /// Name of a kind that is not known.
     name: Option<Box<str>>,
-    pub(super) window: Option<u32>,
+    pub(crate) window: Option<u32>,
     /// Tokens per block, 0 until it is known.
-    pub(super) size: u32,
+    pub(crate) size: u32,
     /// Whether every store named all blocks it had tokens of.
     complete: bool,
 }
 
 impl Group {
     /// Its kind, as engines call it.
-    pub(super) fn kind(&self) -> &str {
+    pub(crate) fn kind(&self) -> &str {
         match self.attention {
             Attention::Unsaid => "unsaid",
             Attention::Full => "full_attention",
@@ -53,7 +53,7 @@ impl Group {
     }
 
     /// Its attention, if that is known.
-    pub(super) fn rule(&self) -> Option<GroupKind> {
+    pub(crate) fn rule(&self) -> Option<GroupKind> {
         let window = self.window.filter(|window| *window > 0);
         match self.attention {
             Attention::Full => Some(GroupKind::Full),
@@ -65,12 +65,12 @@ impl Group {
     }
 
     /// Its attention and block size, if both are known.
-    pub(super) fn cache(&self) -> Option<CacheGroup> {
+    pub(crate) fn cache(&self) -> Option<CacheGroup> {
         let block_size = self.size;
         self.rule().map(|kind| CacheGroup { kind, block_size })
     }
 
-    pub(super) fn is_side(&self) -> bool {
+    pub(crate) fn is_side(&self) -> bool {
         use Attention::{Chunked, Mamba, Other, Sliding};
         matches!(self.attention, Sliding | Mamba | Chunked | Other(_))
     }
@@ -121,7 +121,7 @@ fn states_kind(store: &Store) -> bool {
 /// The attention that a store states, without the position of its name in the batch.
 fn kind(store: &Store) -> Attention {
     match store.attention {
-        Attention::Other(_) => Attention::Other(super::batch::Span::default()),
+        Attention::Other(_) => Attention::Other(crate::batch::Span::default()),
         known => known,
     }
 }
@@ -139,7 +139,7 @@ fn name(batch: &Batch, store: &Store) -> Option<Box<str>> {
 
 /// The groups of a stream, in the order they came.
 #[derive(Debug, Default)]
-pub(super) struct Groups {
+pub(crate) struct Groups {
     all: Vec<Group>,
     /// Whether there were more than are remembered.
     overflow: bool,
@@ -148,7 +148,7 @@ pub(super) struct Groups {
 impl Groups {
     /// Learns about a store's group. Returns whether anything changed.
     #[inline]
-    pub(super) fn learn(&mut self, batch: &Batch, store: &Store) -> bool {
+    pub(crate) fn learn(&mut self, batch: &Batch, store: &Store) -> bool {
         let known = self.all.iter_mut().find(|group| group.id == store.group);
         if let Some(group) = known {
             return !group.contradicts(store) && group.learn(batch, store);
@@ -174,7 +174,7 @@ impl Groups {
     }
 
     /// The use of a store; `None` if it contradicts its group.
-    pub(super) fn admit(&self, store: &Store) -> Option<Role> {
+    pub(crate) fn admit(&self, store: &Store) -> Option<Role> {
         match self.find(store.group) {
             Some(group) if group.contradicts(store) => None,
             Some(group) => Some(self.role_of(group)),
@@ -185,7 +185,7 @@ impl Groups {
     }
 
     /// The use of a group, if it is known.
-    pub(super) fn role(&self, id: Option<u32>) -> Option<Role> {
+    pub(crate) fn role(&self, id: Option<u32>) -> Option<Role> {
         self.find(id).map(|group| self.role_of(group))
     }
 
@@ -212,22 +212,22 @@ impl Groups {
         self.all.iter().filter(|group| group.id.is_some())
     }
 
-    pub(super) fn all(&self) -> &[Group] {
+    pub(crate) fn all(&self) -> &[Group] {
         &self.all
     }
 
     /// Groups that resuming depends on beside those that attend to the whole prefix.
-    pub(super) fn sides(&self) -> impl Iterator<Item = &Group> {
+    pub(crate) fn sides(&self) -> impl Iterator<Item = &Group> {
         self.all.iter().filter(|group| group.is_side())
     }
 
     /// Whether prompts resume only where groups beside the indexed ones accept it.
-    pub(super) fn is_hybrid(&self) -> bool {
+    pub(crate) fn is_hybrid(&self) -> bool {
         self.sides().next().is_some() || self.has_riddles()
     }
 
     /// Whether there are groups of unknown kind although others state theirs.
-    pub(super) fn has_riddles(&self) -> bool {
+    pub(crate) fn has_riddles(&self) -> bool {
         let unsaid = self.named().any(|group| !group.states_kind());
         self.overflow || unsaid && self.named().any(Group::states_kind)
     }
@@ -239,19 +239,19 @@ impl Groups {
     }
 
     /// Tokens per block of each group that resuming depends on, 0 where that is not known.
-    pub(super) fn sizes(&self) -> impl Iterator<Item = u32> {
+    pub(crate) fn sizes(&self) -> impl Iterator<Item = u32> {
         self.counting().map(|group| group.size)
     }
 
     /// Tokens per block of the first group that attends to the whole prefix.
-    pub(super) fn prefix_size(&self) -> Option<u32> {
+    pub(crate) fn prefix_size(&self) -> Option<u32> {
         let mut full = self.all.iter().filter(|g| g.attention == Attention::Full);
         full.find(|group| group.size > 0).map(|group| group.size)
     }
 
     /// Where prompts leave the blocks that resuming needs, as far as that follows from the known groups; `None` without
     /// side groups, and without drafts by EAGLE or MTP.
-    pub(super) fn resuming(&self, eagle: bool) -> Option<Resuming> {
+    pub(crate) fn resuming(&self, eagle: bool) -> Option<Resuming> {
         let known = self
             .counting()
             .map(Group::cache)
@@ -261,25 +261,25 @@ impl Groups {
     }
 
     /// Whether all groups either attend to the whole prefix or are followed.
-    pub(super) fn are_known(&self) -> bool {
+    pub(crate) fn are_known(&self) -> bool {
         let is_known =
             |group: &Group| self.role_of(group) == Role::Prefix || group.rule().is_some();
         !self.has_riddles() && self.all.iter().all(is_known)
     }
 
     /// Number of groups of an unknown kind.
-    pub(super) fn unknown_kinds(&self) -> u64 {
+    pub(crate) fn unknown_kinds(&self) -> u64 {
         let other = |group: &&Group| matches!(group.attention, Attention::Other(_));
         self.all.iter().filter(other).count() as u64
     }
 
     /// Whether a request may reuse less than every leading block that is indexed.
-    pub(super) fn are_several(&self) -> bool {
+    pub(crate) fn are_several(&self) -> bool {
         let is_other = |group: &Group| self.role_of(group) != Role::Prefix;
         self.overflow || self.all.iter().any(is_other)
     }
 
-    pub(super) fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         *self = Self::default();
     }
 }

@@ -1,21 +1,21 @@
 //! How many names refer to an own block in one medium, counted only once that can be more than one.
 
-use super::table::Table;
+use crate::names::table::Table;
 
 /// The references of one medium.
 #[derive(Debug, Default)]
-pub(super) struct Lane {
+pub(crate) struct Lane {
     /// `None`: every block has one reference.
     references: Option<Table<u64, u32>>,
 }
 
 impl Lane {
-    pub(super) fn is_counting(&self) -> bool {
+    pub(crate) fn is_counting(&self) -> bool {
         self.references.is_some()
     }
 
     /// Starts counting from the blocks that are referred to, each as often as it is.
-    pub(super) fn count(&mut self, blocks: impl Iterator<Item = u64>) {
+    pub(crate) fn count(&mut self, blocks: impl Iterator<Item = u64>) {
         let mut references = Table::default();
         for block in blocks {
             references.change(block, |n| n + 1);
@@ -25,7 +25,7 @@ impl Lane {
 
     /// A reference more; true if it is the first, as far as is known.
     #[inline]
-    pub(super) fn acquire(&mut self, block: u64) -> bool {
+    pub(crate) fn acquire(&mut self, block: u64) -> bool {
         let Some(references) = &mut self.references else {
             return true;
         };
@@ -39,7 +39,7 @@ impl Lane {
 
     /// A reference less; true if it was the last.
     #[inline]
-    pub(super) fn release(&mut self, block: u64) -> bool {
+    pub(crate) fn release(&mut self, block: u64) -> bool {
         let Some(references) = &mut self.references else {
             return true;
         };
@@ -52,25 +52,25 @@ impl Lane {
     }
 
     /// Whether anything refers to a block; unknown, hence false, without counting.
-    pub(super) fn refers_to(&self, block: u64) -> bool {
+    pub(crate) fn refers_to(&self, block: u64) -> bool {
         let references = self.references.as_ref();
         references.is_some_and(|references| references.get(block).is_some())
     }
 
     /// Nothing is referred to any more.
-    pub(super) fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         if let Some(references) = &mut self.references {
             references.clear();
         }
     }
 
-    pub(super) fn memory_bytes(&self) -> usize {
+    pub(crate) fn memory_bytes(&self) -> usize {
         self.references.as_ref().map_or(0, Table::memory_bytes)
     }
 
     /// The references counted, for comparison.
     #[cfg(test)]
-    pub(super) fn references(&self) -> Option<&Table<u64, u32>> {
+    pub(crate) fn references(&self) -> Option<&Table<u64, u32>> {
         self.references.as_ref()
     }
 }

@@ -4,12 +4,12 @@ use std::collections::{HashMap, VecDeque};
 
 use cachelb_core::ids::{Medium, Millis};
 
-use super::batch::{Extra, Name};
-use super::incoming::Incoming;
+use crate::batch::{Extra, Name};
+use crate::ingest::incoming::Incoming;
 
 /// A store that waits for the block before its first.
 #[derive(Debug)]
-pub(super) struct Orphan {
+pub(crate) struct Orphan {
     names: Vec<Name>,
     parent: Name,
     tokens: Vec<u32>,
@@ -19,11 +19,11 @@ pub(super) struct Orphan {
     group: Option<u32>,
     deadline: Millis,
     /// Names removed meanwhile, once per removal.
-    pub(super) removed: Vec<Name>,
+    pub(crate) removed: Vec<Name>,
 }
 
 impl Orphan {
-    pub(super) fn incoming(&self) -> Incoming<'_> {
+    pub(crate) fn incoming(&self) -> Incoming<'_> {
         Incoming {
             names: &self.names,
             parent: Some(self.parent),
@@ -44,7 +44,7 @@ impl Orphan {
 
 /// The orphans of one stream, in the order they came.
 #[derive(Debug)]
-pub(super) struct Orphans {
+pub(crate) struct Orphans {
     /// Most blocks, and for how long.
     limit: u32,
     ttl_ms: u64,
@@ -52,13 +52,13 @@ pub(super) struct Orphans {
     queue: VecDeque<Option<Orphan>>,
     /// Number of the first in the queue.
     first: u64,
-    pub(super) blocks: u32,
+    pub(crate) blocks: u32,
     by_parent: HashMap<Name, Vec<u64>>,
     by_name: HashMap<Name, Vec<u64>>,
 }
 
 impl Orphans {
-    pub(super) fn new(limit: u32, ttl_ms: u64) -> Self {
+    pub(crate) fn new(limit: u32, ttl_ms: u64) -> Self {
         Self {
             limit,
             ttl_ms,
@@ -70,12 +70,12 @@ impl Orphans {
         }
     }
 
-    pub(super) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.blocks == 0
     }
 
     /// Parks a store with at least one name; `weight` is its size in blocks. False if there is no room.
-    pub(super) fn park(&mut self, store: &Incoming<'_>, parent: Name, now: Millis) -> bool {
+    pub(crate) fn park(&mut self, store: &Incoming<'_>, parent: Name, now: Millis) -> bool {
         let blocks = store.names.len() as u64;
         if blocks == 0 || blocks + u64::from(self.blocks) > u64::from(self.limit) {
             return false;
@@ -101,7 +101,7 @@ impl Orphans {
     }
 
     /// Takes out the stores that wait for `parent`, oldest first.
-    pub(super) fn take(&mut self, parent: Name) -> Vec<Orphan> {
+    pub(crate) fn take(&mut self, parent: Name) -> Vec<Orphan> {
         let numbers = self.by_parent.remove(&parent).unwrap_or_default();
         let taken = numbers.iter().filter_map(|n| self.take_out(*n)).collect();
         self.trim();
@@ -109,7 +109,7 @@ impl Orphans {
     }
 
     /// Notes that a waiting block was removed; false if none of that name waits in those places.
-    pub(super) fn cancel(
+    pub(crate) fn cancel(
         &mut self,
         name: Name,
         matches: impl Fn(Medium, Option<u32>) -> bool,
@@ -132,7 +132,7 @@ impl Orphans {
     }
 
     /// Takes out the next that waited too long.
-    pub(super) fn expired(&mut self, now: Millis) -> Option<Orphan> {
+    pub(crate) fn expired(&mut self, now: Millis) -> Option<Orphan> {
         let oldest = self.queue.front()?.as_ref()?;
         if oldest.deadline > now {
             return None;
@@ -150,7 +150,7 @@ impl Orphans {
     }
 
     /// Drops everything; returns the blocks.
-    pub(super) fn clear(&mut self) -> u32 {
+    pub(crate) fn clear(&mut self) -> u32 {
         let blocks = self.blocks;
         *self = Self::new(self.limit, self.ttl_ms);
         blocks
@@ -180,7 +180,7 @@ impl Orphans {
 
     /// Recounts everything.
     #[cfg(test)]
-    pub(super) fn validate(&self) -> cachelb_core::Result<()> {
+    pub(crate) fn validate(&self) -> cachelb_core::Result<()> {
         let waiting = || self.queue.iter().zip(self.first..);
         let blocks: usize = waiting()
             .filter_map(|(o, _)| o.as_ref())

@@ -3,27 +3,27 @@
 use cachelb_core::hashing::MmObject;
 use cachelb_core::ids::Medium;
 
-use super::batch::{Batch, Extra, Name, Store};
+use crate::batch::{Batch, Extra, Name, Store};
 
 /// A store, its spans resolved.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Incoming<'a> {
-    pub(super) names: &'a [Name],
-    pub(super) parent: Option<Name>,
-    pub(super) tokens: &'a [u32],
-    pub(super) extras: &'a [Extra],
+pub(crate) struct Incoming<'a> {
+    pub(crate) names: &'a [Name],
+    pub(crate) parent: Option<Name>,
+    pub(crate) tokens: &'a [u32],
+    pub(crate) extras: &'a [Extra],
     /// Tokens per name.
-    pub(super) size: u32,
-    pub(super) medium: Medium,
-    pub(super) group: Option<u32>,
-    pub(super) lora: Option<&'a str>,
-    pub(super) salt: Option<&'a str>,
+    pub(crate) size: u32,
+    pub(crate) medium: Medium,
+    pub(crate) group: Option<u32>,
+    pub(crate) lora: Option<&'a str>,
+    pub(crate) salt: Option<&'a str>,
 }
 
 impl<'a> Incoming<'a> {
     /// `None` if the event points outside its batch.
-    pub(super) fn of(batch: &'a Batch, store: &Store, medium: Medium) -> Option<Self> {
-        let text = |span: Option<super::batch::Span>| match span {
+    pub(crate) fn of(batch: &'a Batch, store: &Store, medium: Medium) -> Option<Self> {
+        let text = |span: Option<crate::batch::Span>| match span {
             None => Some(None),
             Some(span) => batch.text.get(span.range()).map(Some),
         };
@@ -41,13 +41,13 @@ impl<'a> Incoming<'a> {
     }
 
     /// Whether there are as many tokens as the names stand for.
-    pub(super) fn adds_up(&self) -> bool {
+    pub(crate) fn adds_up(&self) -> bool {
         let announced = self.names.len() as u64 * u64::from(self.size);
         self.size > 0 && announced == self.tokens.len() as u64
     }
 
     /// The objects, each over all tokens of its block: events do not state its offset within the block.
-    pub(super) fn objects(&self, out: &mut Vec<MmObject>) {
+    pub(crate) fn objects(&self, out: &mut Vec<MmObject>) {
         let size = self.size as usize;
         out.clear();
         out.extend(self.extras.iter().map(|extra| MmObject {

@@ -1,10 +1,25 @@
-//! An engine's names of its blocks: name -> identity, namespace and number of copies.
+//! Names that an engine has for its blocks: name -> identity, namespace and number of copies.
+//!
+//! | file | holds |
+//! |---|---|
+//! | `space` | the names of one cache group in one medium, and the blocks they stand for |
+//! | `references` | what names refer to, counted |
+//! | `lane` | how many names refer to an own block |
+//! | `pages` | engine pages smaller than an own block |
+//! | `namespaces`, `table` | numbers of namespaces, and the map of names |
+
+pub(crate) mod lane;
+pub(crate) mod namespaces;
+pub(crate) mod pages;
+pub(crate) mod references;
+pub(crate) mod space;
+pub(crate) mod table;
 
 #[cfg(test)]
 use cachelb_core::error::{Error, Result};
 
-use super::batch::Name;
-use super::table::{Table, Value};
+use self::table::{Table, Value};
+use crate::batch::Name;
 
 /// Bits below the number of the namespace: copies, or that they are doubtful.
 const LOW_BITS: u32 = 12;
@@ -13,41 +28,41 @@ const DOUBTFUL: u32 = (1 << LOW_BITS) - 1;
 const MAX_COPIES: u32 = DOUBTFUL - 1;
 
 /// Namespaces that an entry can number.
-pub(super) const MAX_NAMESPACES: usize = 1 << (32 - LOW_BITS);
+pub(crate) const MAX_NAMESPACES: usize = 1 << (32 - LOW_BITS);
 
 /// One named block.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[repr(C, packed(4))]
-pub(super) struct Held {
+pub(crate) struct Held {
     /// A sequence hash, the hash of a page, or a handle, by the layout of its space.
     identity: u64,
     namespace_and_copies: u32,
 }
 
 impl Held {
-    pub(super) const VACANT: Self = Self {
+    pub(crate) const VACANT: Self = Self {
         identity: 0,
         namespace_and_copies: 0,
     };
 
     /// The first copy of a block.
-    pub(super) fn first(identity: u64, namespace: u32) -> Self {
+    pub(crate) fn first(identity: u64, namespace: u32) -> Self {
         Self {
             identity,
             namespace_and_copies: namespace << LOW_BITS | 1,
         }
     }
 
-    pub(super) fn identity(self) -> u64 {
+    pub(crate) fn identity(self) -> u64 {
         self.identity
     }
 
-    pub(super) fn namespace(self) -> u32 {
+    pub(crate) fn namespace(self) -> u32 {
         self.namespace_and_copies >> LOW_BITS
     }
 
     /// Copies that are there for sure.
-    pub(super) fn copies(self) -> u32 {
+    pub(crate) fn copies(self) -> u32 {
         if self.is_doubtful() {
             0
         } else {
@@ -56,18 +71,18 @@ impl Held {
     }
 
     /// Whether no copy is there for sure.
-    pub(super) fn is_doubtful(self) -> bool {
+    pub(crate) fn is_doubtful(self) -> bool {
         self.namespace_and_copies & DOUBTFUL == DOUBTFUL
     }
 
     /// A message is lost that may have removed every copy, or added some.
-    pub(super) fn doubtful(mut self) -> Self {
+    pub(crate) fn doubtful(mut self) -> Self {
         self.namespace_and_copies |= DOUBTFUL;
         self
     }
 
     /// One copy more. Beyond 4,094 they are not counted: such a block is given up early, which is the safe side.
-    pub(super) fn more(mut self) -> Self {
+    pub(crate) fn more(mut self) -> Self {
         if self.is_doubtful() {
             return Self::first(self.identity, self.namespace());
         }
@@ -76,7 +91,7 @@ impl Held {
     }
 
     /// One copy less; without copies there is no entry, nor where it is not known whether there is another.
-    pub(super) fn less(mut self) -> Self {
+    pub(crate) fn less(mut self) -> Self {
         if self.is_doubtful() {
             return Self::VACANT;
         }
@@ -99,7 +114,7 @@ struct Int(u64);
 
 /// Values by name: integers and bytes apart, since most engines use the shorter form.
 #[derive(Debug)]
-pub(super) struct ByName<V> {
+pub(crate) struct ByName<V> {
     ints: Table<Int, V>,
     wides: Table<u128, V>,
 }
@@ -114,16 +129,16 @@ impl<V> Default for ByName<V> {
 }
 
 impl<V: Value> ByName<V> {
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.ints.len() + self.wides.len()
     }
 
-    pub(super) fn memory_bytes(&self) -> usize {
+    pub(crate) fn memory_bytes(&self) -> usize {
         self.ints.memory_bytes() + self.wides.memory_bytes()
     }
 
     #[inline]
-    pub(super) fn get(&self, name: Name) -> Option<V> {
+    pub(crate) fn get(&self, name: Name) -> Option<V> {
         match name {
             Name::Int(name) => self.ints.get(Int(name)),
             Name::Wide(name) => self.wides.get(name),
@@ -132,7 +147,7 @@ impl<V: Value> ByName<V> {
 
     /// See [`Table::change`].
     #[inline]
-    pub(super) fn change(&mut self, name: Name, change: impl FnOnce(V) -> V) {
+    pub(crate) fn change(&mut self, name: Name, change: impl FnOnce(V) -> V) {
         match name {
             Name::Int(name) => self.ints.change(Int(name), change),
             Name::Wide(name) => self.wides.change(name, change),
@@ -140,7 +155,7 @@ impl<V: Value> ByName<V> {
     }
 
     /// Every entry and its name.
-    pub(super) fn iter(&self) -> impl Iterator<Item = (Name, V)> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (Name, V)> {
         let ints = self.ints.iter();
         let ints = ints.map(|(name, value)| (Name::Int(name.0), value));
         let wides = self.wides.iter();
@@ -150,34 +165,34 @@ impl<V: Value> ByName<V> {
 
 /// The names of one space.
 #[derive(Debug, Default)]
-pub(super) struct Names {
+pub(crate) struct Names {
     held: ByName<Held>,
     /// Copies of all entries.
     copies: u64,
 }
 
 impl Names {
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.held.len()
     }
 
     /// Copies of all names.
-    pub(super) fn copies(&self) -> u64 {
+    pub(crate) fn copies(&self) -> u64 {
         self.copies
     }
 
-    pub(super) fn memory_bytes(&self) -> usize {
+    pub(crate) fn memory_bytes(&self) -> usize {
         self.held.memory_bytes()
     }
 
     #[inline]
-    pub(super) fn get(&self, name: Name) -> Option<Held> {
+    pub(crate) fn get(&self, name: Name) -> Option<Held> {
         self.held.get(name)
     }
 
     /// See [`Table::change`].
     #[inline]
-    pub(super) fn change(&mut self, name: Name, change: impl FnOnce(Held) -> Held) {
+    pub(crate) fn change(&mut self, name: Name, change: impl FnOnce(Held) -> Held) {
         let copies = &mut self.copies;
         self.held.change(name, |before| {
             let after = change(before);
@@ -188,7 +203,7 @@ impl Names {
 
     /// One copy less; the entry before and after.
     #[inline]
-    pub(super) fn remove_copy(&mut self, name: Name) -> (Held, Held) {
+    pub(crate) fn remove_copy(&mut self, name: Name) -> (Held, Held) {
         let (mut before, mut after) = (Held::VACANT, Held::VACANT);
         self.change(name, |held| {
             (before, after) = (held, held.less());
@@ -197,22 +212,22 @@ impl Names {
         (before, after)
     }
 
-    pub(super) fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         *self = Self::default();
     }
 
     /// Every entry.
-    pub(super) fn iter(&self) -> impl Iterator<Item = Held> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = Held> {
         self.entries().map(|(_, held)| held)
     }
 
     /// Every entry and its name.
-    pub(super) fn entries(&self) -> impl Iterator<Item = (Name, Held)> {
+    pub(crate) fn entries(&self) -> impl Iterator<Item = (Name, Held)> {
         self.held.iter()
     }
 
     #[cfg(test)]
-    pub(super) fn validate(&self) -> Result<()> {
+    pub(crate) fn validate(&self) -> Result<()> {
         if self.iter().any(Held::is_vacant) {
             return Err(Error::Invariant("a name stands for nothing".to_owned()));
         }

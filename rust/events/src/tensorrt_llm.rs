@@ -36,7 +36,7 @@ use self::event::{Block, Data, Event, Hash, MOST_ITEMS};
 use self::json::{Bad, Json, Token};
 use self::layout::Layout;
 use self::message::Message;
-use super::decode::{MAX_PAYLOAD, Undecodable};
+use crate::decode::{MAX_PAYLOAD, Undecodable};
 
 /// Events that wait until the size of blocks is known.
 const MOST_WAITING: usize = 4096;

@@ -9,7 +9,7 @@ use std::collections::{HashMap, VecDeque};
 use cachelb_core::error::{Error, Result};
 use cachelb_core::ids::Millis;
 
-use super::super::batch::Name;
+use crate::batch::Name;
 
 /// A block that waits: of which side group, in which lane.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -2,17 +2,17 @@
 
 use cachelb_core::ids::{Medium, SequenceHash};
 
-use super::super::batch::Name;
-use super::super::incoming::Incoming;
-use super::super::pages::Before;
-use super::super::space::Space;
+use crate::batch::Name;
+use crate::ingest::incoming::Incoming;
+use crate::names::pages::Before;
+use crate::names::space::Space;
 
 /// Most spaces, which are cache groups times media.
 const MAX_SPACES: usize = 64;
 
 /// The position of a store in its chain.
 #[derive(Debug, Clone, Copy)]
-pub(in super::super) struct Base {
+pub(crate) struct Base {
     /// The hash that its own chain continues: of an own block, or of a page.
     pub chain: Option<SequenceHash>,
     /// The page or own block before it.
@@ -23,7 +23,7 @@ pub(in super::super) struct Base {
 
 /// In the order they came.
 #[derive(Debug, Default)]
-pub(in super::super) struct Spaces {
+pub(crate) struct Spaces {
     pub all: Vec<Space>,
 }
 

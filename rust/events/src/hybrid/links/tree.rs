@@ -4,8 +4,8 @@
 use cachelb_core::error::{Error, Result};
 use cachelb_core::ids::{Medium, SequenceHash};
 
-use super::super::batch::Name;
-use super::super::names::ByName;
+use crate::batch::Name;
+use crate::names::ByName;
 
 /// No link.
 pub(super) const NONE: u32 = u32::MAX;

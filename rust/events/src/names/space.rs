@@ -14,17 +14,17 @@ use cachelb_core::error::Result;
 use cachelb_core::hashing::Hasher;
 use cachelb_core::ids::{Medium, SequenceHash};
 
-pub(super) use self::layout::Layout;
-use super::batch::Name;
-use super::names::{Held, Names};
-use super::namespaces::Namespaces;
-use super::pages::{Change, Page, Pages};
-use super::references::Uses;
-use super::table::Value;
+pub(crate) use self::layout::Layout;
+use crate::batch::Name;
+use crate::names::namespaces::Namespaces;
+use crate::names::pages::{Change, Page, Pages};
+use crate::names::references::Uses;
+use crate::names::table::Value;
+use crate::names::{Held, Names};
 
 /// Meaning of a store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(crate) enum Kind {
     /// Copies that were made.
     Copies,
     /// A report of present copies.
@@ -43,7 +43,7 @@ impl Kind {
 
 /// Effect of a removal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Removed {
+pub(crate) enum Removed {
     /// The name is not known.
     Nothing,
     /// A doubtful name: what was removed may be another copy, of a store that waits for its parent.
@@ -54,29 +54,29 @@ pub(super) enum Removed {
 
 /// See the module.
 #[derive(Debug)]
-pub(super) struct Space {
-    pub(super) group: Option<u32>,
-    pub(super) medium: Medium,
-    pub(super) names: Names,
+pub(crate) struct Space {
+    pub(crate) group: Option<u32>,
+    pub(crate) medium: Medium,
+    pub(crate) names: Names,
     /// Once the engine's block size is known.
-    pub(super) layout: Option<Layout>,
+    pub(crate) layout: Option<Layout>,
     /// Whether blocks are ever removed. Some senders never do.
-    pub(super) has_removals: bool,
+    pub(crate) has_removals: bool,
 }
 
 /// The block or page that ends at a named block.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct End {
+pub(crate) struct End {
     /// The own block that ends there, if one does.
-    pub(super) block: Option<SequenceHash>,
+    pub(crate) block: Option<SequenceHash>,
     /// The page that ends there, in a space of pages.
-    pub(super) page: Option<u64>,
+    pub(crate) page: Option<u64>,
     /// Number of the namespace.
-    pub(super) namespace: u32,
+    pub(crate) namespace: u32,
 }
 
 impl Space {
-    pub(super) fn new(group: Option<u32>, medium: Medium) -> Self {
+    pub(crate) fn new(group: Option<u32>, medium: Medium) -> Self {
         Self {
             group,
             medium,
@@ -87,12 +87,12 @@ impl Space {
     }
 
     /// Tokens of an engine block.
-    pub(super) fn block_size(&self) -> Option<u32> {
+    pub(crate) fn block_size(&self) -> Option<u32> {
         self.layout.as_ref().map(|layout| layout.size)
     }
 
     /// Takes `size` for the engine's block size, unless that is known; the sizes must fit.
-    pub(super) fn learn(&mut self, size: u32, hasher: &Hasher) -> Result<()> {
+    pub(crate) fn learn(&mut self, size: u32, hasher: &Hasher) -> Result<()> {
         if self.layout.is_none() {
             self.layout = Some(Layout::new(size, hasher)?);
         }
@@ -100,7 +100,7 @@ impl Space {
     }
 
     /// Blocks, own or the engine's, whichever are more, that this space remembers.
-    pub(super) fn weight(&self) -> u64 {
+    pub(crate) fn weight(&self) -> u64 {
         let Some(layout) = &self.layout else {
             return 0;
         };
@@ -109,12 +109,12 @@ impl Space {
     }
 
     /// Tokens in all copies of its blocks.
-    pub(super) fn tokens(&self) -> u64 {
+    pub(crate) fn tokens(&self) -> u64 {
         self.names.copies() * u64::from(self.block_size().unwrap_or(0))
     }
 
     /// The block or page that ends at a named block.
-    pub(super) fn end(&self, name: Name) -> Option<End> {
+    pub(crate) fn end(&self, name: Name) -> Option<End> {
         let held = self.names.get(name)?;
         let layout = self.layout.as_ref()?;
         Some(End {
@@ -126,7 +126,7 @@ impl Space {
 
     /// The own blocks of a name that is there for sure, the number of its namespace and the tokens it stands for; none in
     /// a space of pages.
-    pub(super) fn blocks_of(&self, name: Name, out: &mut Vec<SequenceHash>) -> Option<(u32, u32)> {
+    pub(crate) fn blocks_of(&self, name: Name, out: &mut Vec<SequenceHash>) -> Option<(u32, u32)> {
         let held = self.names.get(name).filter(|held| !held.is_doubtful())?;
         let layout = self.layout.as_ref().filter(|l| l.pages().is_none())?;
         out.clear();
@@ -135,14 +135,14 @@ impl Space {
     }
 
     /// Whether a block of that name is there for sure.
-    pub(super) fn knows_sure(&self, name: &Name) -> bool {
+    pub(crate) fn knows_sure(&self, name: &Name) -> bool {
         let held = self.names.get(*name);
         held.is_some_and(|held| !held.is_doubtful())
     }
 
     /// One copy more of every name, or of those without any if this is a report. A name that stood for something else is
     /// forgotten as that first. Returns the own blocks that names did not refer to before.
-    pub(super) fn add(
+    pub(crate) fn add(
         &mut self,
         names: &[Name],
         identities: &[SequenceHash],
@@ -180,7 +180,7 @@ impl Space {
     }
 
     /// One page name more, in a space of pages.
-    pub(super) fn add_page(
+    pub(crate) fn add_page(
         &mut self,
         name: Name,
         page: &Page<'_>,
@@ -212,7 +212,7 @@ impl Space {
     }
 
     /// One copy less of a name.
-    pub(super) fn remove(&mut self, name: Name, uses: &mut Uses<'_>) -> Removed {
+    pub(crate) fn remove(&mut self, name: Name, uses: &mut Uses<'_>) -> Removed {
         let Some(layout) = &mut self.layout else {
             return Removed::Nothing;
         };
@@ -232,7 +232,7 @@ impl Space {
     }
 
     /// The own blocks that became complete or incomplete since the last call, in a space of pages.
-    pub(super) fn take_changes(&mut self, out: &mut Vec<Change>) {
+    pub(crate) fn take_changes(&mut self, out: &mut Vec<Change>) {
         out.clear();
         if let Some(pages) = self.layout.as_mut().and_then(Layout::pages_mut) {
             pages.take_changes(out);
@@ -240,7 +240,7 @@ impl Space {
     }
 
     /// Forgets every name.
-    pub(super) fn empty(&mut self, uses: &mut Uses<'_>) {
+    pub(crate) fn empty(&mut self, uses: &mut Uses<'_>) {
         if let Some(layout) = &mut self.layout {
             for (_, held) in self.names.entries() {
                 layout.release(held, uses);
@@ -250,7 +250,7 @@ impl Space {
     }
 
     /// Forgets every name and nothing else: its references are gone already.
-    pub(super) fn reset(&mut self) {
+    pub(crate) fn reset(&mut self) {
         self.names.clear();
         if let Some(layout) = &mut self.layout {
             layout.clear();
@@ -258,7 +258,7 @@ impl Space {
     }
 
     /// Own blocks, each as often as something refers to it that is there for sure.
-    pub(super) fn references(&self) -> impl Iterator<Item = u64> {
+    pub(crate) fn references(&self) -> impl Iterator<Item = u64> {
         let sure = self.names.iter().filter(|held| !held.is_doubtful());
         let layout = self.layout.as_ref();
         let blocks = sure.filter_map(move |held| Some(layout?.blocks(held)));
@@ -267,14 +267,14 @@ impl Space {
         blocks.flatten().map(|block| block.0).chain(complete)
     }
 
-    pub(super) fn memory_bytes(&self) -> usize {
+    pub(crate) fn memory_bytes(&self) -> usize {
         let layout = self.layout.as_ref().map_or(0, Layout::memory_bytes);
         self.names.memory_bytes() + layout
     }
 
     /// Checks the structure, and adds to the uses of each namespace.
     #[cfg(test)]
-    pub(super) fn validate(&self, namespaces: &mut HashMap<u32, u32>) -> Result<()> {
+    pub(crate) fn validate(&self, namespaces: &mut HashMap<u32, u32>) -> Result<()> {
         self.names.validate()?;
         let mut identities = HashMap::new();
         for held in self.names.iter() {

@@ -6,15 +6,15 @@
 
 use cachelb_core::ids::SequenceHash;
 
-use super::super::batch::Name;
-use super::super::names::Held;
-use super::super::references::Uses;
 use super::{Layout, Space};
+use crate::batch::Name;
+use crate::names::Held;
+use crate::names::references::Uses;
 
 impl Space {
     /// A message is lost: every name is doubtful, but those that `keeps` does not want by their last own block are forgotten.
     /// Nothing is referred to in the lane.
-    pub(in super::super) fn make_doubtful(
+    pub(crate) fn make_doubtful(
         &mut self,
         keeps: impl Fn(SequenceHash) -> bool,
         uses: &mut Uses<'_>,
@@ -38,7 +38,7 @@ impl Space {
     }
 
     /// The last own block of a doubtful name.
-    pub(in super::super) fn doubtful_end(&self, name: Name) -> Option<SequenceHash> {
+    pub(crate) fn doubtful_end(&self, name: Name) -> Option<SequenceHash> {
         let held = self.names.get(name).filter(|held| held.is_doubtful())?;
         self.layout.as_ref()?.last_block(held)
     }

@@ -20,20 +20,10 @@ use crate::learned::LearnedModel;
 /// The options of a built-in policy, `None` for another object.
 type ConfiguredBy = fn(&Bound<'_, PyAny>) -> Option<Configured>;
 
-/// The policy called `name` with the options `given`, in which `by` reads a policy.
+/// The policy called `name` with the options `given`, whose names its class has checked; `by` reads a policy in one.
 pub fn configure(name: &str, given: &Bound<'_, PyDict>, by: ConfiguredBy) -> PyResult<Configured> {
     let policy = named(name)
         .ok_or_else(|| PyValueError::new_err(format!("there is no native policy {name:?}")))?;
-    let (own, shared) = ((policy.declared)(), policy.shared());
-    for key in given.keys() {
-        let known = |name| key.eq(name).unwrap_or(false);
-        if !own.iter().chain(&shared).any(|option| known(option.name)) {
-            return Err(PyTypeError::new_err(format!(
-                "policy '{name}' has no option {}",
-                key.repr()?
-            )));
-        }
-    }
     let read = |option: &Declared| {
         let value = given.get_item(option.name)?;
         let read = |value| read_value(&option.kind, option.name, &value, by);

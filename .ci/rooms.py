@@ -32,7 +32,7 @@ LONG: Final[Mapping[str, int]] = {}
 CIRCLES: Final[tuple[str, ...]] = ()
 # Forms of a word; the words of the field in its place; the number of names that have it.
 WORDS: Final[Mapping[str, tuple[str, int]]] = {
-    "tell tells telling told untold": ("publish, report, remote", 14),
+    "tell tells telling told untold": ("publish, report, remote", 13),
     "hear heard hearing hears hearsay": ("receive, remote", 5),
     "say said saying says": ("publish, announce", 9),
     "standing": ("eligibility, fleet state", 1),

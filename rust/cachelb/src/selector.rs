@@ -56,15 +56,17 @@ pub use crate::bookings::ledger::{
 pub use crate::bookings::timing::Timing;
 pub use crate::feeds::Feed;
 pub use crate::feeds::rank::{Access, Rank};
+pub use crate::feeds::streams::{Feeds, SharedStreams, Site, WorkerStreams};
 pub use crate::fleet::block_sizes::{Disagreement, EngineKind, Facts};
 pub use crate::fleet::health::{Breaker, News, Silence, Sleep};
 pub use crate::fleet::membership::Workers;
 pub use crate::fleet::model_name::CommonName;
-pub use crate::fleet::names::{Name, TagKey, whole};
+pub use crate::fleet::names::{Name, TagKey, names_of, resolve, whole};
 pub use crate::fleet::offers::{Offer, Offers};
+pub use crate::fleet::roster::{Change, Registered, Roster, Worker, lock};
 pub use crate::fleet::worker::{Eligibility, FeedStatus, Profile, Role};
 pub use crate::fleet::{Fleet, may_be_worker};
-pub use crate::gates::{Before, Calls, Gate, GateSettings, Gates, Newcomer, Passed, Tally};
+pub use crate::gates::{Before, Calls, Gate, GateSettings, Gates, Newcomer, Passed, Tally, Way};
 pub use crate::indexes::Pools;
 pub use crate::indexes::blocks::Lost;
 pub use crate::indexes::pool::Pool;
@@ -73,6 +75,7 @@ pub use crate::indexes::shared_readers::Readers;
 pub use crate::request::body::{
     BYTES_PER_TOKEN, CONVENTIONS, Client, PromptRoom, Read, Room, Shape, response_name,
 };
+pub use crate::request::hints::{Hints, Model};
 pub use crate::request::prompt::{LONG, Prompt, PromptBuffers, PromptReader};
 pub use crate::request::token_scales::{Sample, Scales};
 pub use crate::request::{Family, FamilyName, Pick, PoolId, Request, Wanted};

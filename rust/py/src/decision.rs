@@ -7,7 +7,7 @@ use std::fmt::Debug;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use cachelb::selector::{Pick, Request, Seen, Usage, Wanted};
+use cachelb::selector::{Pick, PromptReader, Request, Seen, Usage, Wanted};
 use cachelb_core::hashing::Scheme;
 use cachelb_policy::Reason;
 use pyo3::gc::{PyTraverseError, PyVisit};
@@ -26,10 +26,9 @@ use crate::call::Tried;
 use crate::engine::Engine;
 use crate::explain;
 use crate::options::read::NOT_NEGATIVE;
-use crate::prompt::Reader;
 
 /// Work on a prompt that was read anew, and whether it is long.
-pub type Reread<'a> = &'a mut dyn FnMut(&Reader, &Request<'_>, bool) -> PyResult<()>;
+pub type Reread<'a> = &'a mut dyn FnMut(&PromptReader, &Request<'_>, bool) -> PyResult<()>;
 
 /// Made a decision, and selects again for a retry.
 pub trait Owner: Debug + Send + Sync {
@@ -53,7 +52,7 @@ pub trait Owner: Debug + Send + Sync {
 
 /// The hashes of a request's blocks of tokens. Those of text are no blocks of an engine, and their number follows from an
 /// estimate that differs from router to router; a tree has no hashes.
-fn chain(reader: &Reader, request: &Request<'_>) -> Vec<u64> {
+fn chain(reader: &PromptReader, request: &Request<'_>) -> Vec<u64> {
     let is_tree = reader.hasher.scheme() == Scheme::Units;
     let blocks = request.blocks.filter(|_| !is_tree && !request.is_text());
     blocks.map_or_else(Vec::new, |(hashes, _)| {

@@ -1,14 +1,16 @@
-//! State that a policy and a router share: the selector behind its lock, the clock, the numbers of decisions.
+//! What a policy and a router share: the selector behind its lock, the clock, the numbers of decisions.
 //!
 //! Nothing calls Python while the lock is held, so waiting for it can never deadlock with the interpreter.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
+use std::sync::{Mutex, OnceLock, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
+pub use cachelb::selector::lock;
 use cachelb::selector::{
-    Ending, FamilyName, News, Offers, Pick, Request, Scales, Seen, Selector, Silence, Timing, Usage,
+    Access, Ending, FamilyName, News, Offers, Pick, Request, Scales, Seen, Selector, Silence,
+    Timing, Usage,
 };
 use cachelb_core::ids::Millis;
 use cachelb_core::load::BookingId;
@@ -19,11 +21,11 @@ use pyo3::prelude::*;
 use crate::clock::Clock;
 use crate::error::{enter, to_python};
 
-/// A pause in which a waiting thread gets the selector, and the most of them before one step.
+/// A pause in which whoever waits for the selector gets it, and the most of them before one step.
 const TURN: Duration = Duration::from_micros(20);
 const TURNS: u32 = 20;
 
-/// Selector cell that can be replaced after `fork()` leaves its mutex locked.
+/// A selector that can be replaced once its lock can never be taken again, which is what a fork may leave behind.
 #[derive(Debug)]
 struct Shared {
     selector: Mutex<Selector>,
@@ -75,9 +77,33 @@ pub fn pick(
     }
 }
 
-/// Locks a value that no panic leaves half changed.
-pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+/// The selector as an attached thread locks it.
+pub struct Attached<'a> {
+    engine: &'a Engine,
+    py: Python<'a>,
+}
+
+impl Access for Attached<'_> {
+    fn held<R: Send>(&self, work: impl FnOnce(&mut Selector) -> R + Send) -> R {
+        self.engine.lock_attached(self.py, false, work)
+    }
+}
+
+// The lock alone would go to the thread that just gave it back, for it need not wake up.
+impl Access for Engine {
+    fn held<R: Send>(&self, work: impl FnOnce(&mut Selector) -> R + Send) -> R {
+        Self::held(self, work)
+    }
+
+    fn in_turn<R: Send>(&self, work: impl FnOnce(&mut Selector) -> R + Send) -> R {
+        for _ in 0..TURNS {
+            if self.waiting.load(Ordering::Relaxed) == 0 {
+                break;
+            }
+            std::thread::sleep(TURN);
+        }
+        self.held(work)
+    }
 }
 
 /// The native state of a policy or a router.
@@ -120,6 +146,11 @@ impl Engine {
         }
     }
 
+    /// How an attached thread locks the selector.
+    pub fn attached<'a>(&'a self, py: Python<'a>) -> Attached<'a> {
+        Attached { engine: self, py }
+    }
+
     /// Runs `work` on the selector. Keeps the GIL unless another thread holds the lock.
     pub fn locked<R: Send>(
         &self,
@@ -129,36 +160,41 @@ impl Engine {
         self.locked_for(py, false, work)
     }
 
-    /// As [`Self::locked`], but releases the GIL in any case if the work `is_long`.
+    /// The same; gives the GIL away in any case if the work `is_long`.
     pub fn locked_for<R: Send>(
         &self,
         py: Python<'_>,
         is_long: bool,
         work: impl FnOnce(&mut Selector) -> R + Send,
     ) -> PyResult<R> {
-        let selector = self.shared.current();
-        enter(|| {
-            let found = if is_long {
-                Err(TryLockError::WouldBlock)
-            } else {
-                selector.try_lock()
-            };
-            Ok(match found {
-                Ok(mut selector) => self.work(&mut selector, work),
-                Err(TryLockError::Poisoned(poisoned)) => {
-                    self.work(&mut poisoned.into_inner(), work)
-                }
-                Err(TryLockError::WouldBlock) => py.detach(|| {
-                    self.waiting.fetch_add(1, Ordering::Relaxed);
-                    let locked = selector.lock();
-                    self.waiting.fetch_sub(1, Ordering::Relaxed);
-                    self.work(&mut locked.unwrap_or_else(PoisonError::into_inner), work)
-                }),
-            })
-        })
+        enter(|| Ok(self.lock_attached(py, is_long, work)))
     }
 
-    /// As [`Self::locked`], for work that may fail, whose error is raised.
+    fn lock_attached<R: Send>(
+        &self,
+        py: Python<'_>,
+        is_long: bool,
+        work: impl FnOnce(&mut Selector) -> R + Send,
+    ) -> R {
+        let selector = self.shared.current();
+        let found = if is_long {
+            Err(TryLockError::WouldBlock)
+        } else {
+            selector.try_lock()
+        };
+        match found {
+            Ok(mut selector) => self.work(&mut selector, work),
+            Err(TryLockError::Poisoned(poisoned)) => self.work(&mut poisoned.into_inner(), work),
+            Err(TryLockError::WouldBlock) => py.detach(|| {
+                self.waiting.fetch_add(1, Ordering::Relaxed);
+                let locked = selector.lock();
+                self.waiting.fetch_sub(1, Ordering::Relaxed);
+                self.work(&mut locked.unwrap_or_else(PoisonError::into_inner), work)
+            }),
+        }
+    }
+
+    /// The same for work that may fail, whose error is raised.
     pub fn checked<R: Send>(
         &self,
         py: Python<'_>,
@@ -178,7 +214,7 @@ impl Engine {
         self.work(&mut lock(self.shared.current()), work)
     }
 
-    /// As [`Self::held`]; a panic becomes an exception.
+    /// The same; a panic becomes an exception.
     pub fn caught<R>(&self, work: impl FnOnce(&mut Selector) -> R) -> PyResult<R> {
         enter(|| Ok(self.held(work)))
     }
@@ -191,7 +227,7 @@ impl Engine {
         done
     }
 
-    /// Logs the news about workers.
+    /// Logs what was found out about workers.
     pub fn log_news(&self) -> PyResult<()> {
         if !self.has_news.load(Ordering::Relaxed) {
             return Ok(());
@@ -214,18 +250,6 @@ impl Engine {
         })
     }
 
-    /// As [`Self::held`], for one of many steps: threads that wait go first. The lock alone would go to the thread that
-    /// just released it, for that need not wake up.
-    pub fn in_turn<R>(&self, work: impl FnOnce(&mut Selector) -> R) -> R {
-        for _ in 0..TURNS {
-            if self.waiting.load(Ordering::Relaxed) == 0 {
-                break;
-            }
-            std::thread::sleep(TURN);
-        }
-        self.held(work)
-    }
-
     /// Closes a booking. Returns whether it was open. `last` is the conversation that it was the last request of.
     pub fn end(
         &self,
@@ -240,14 +264,14 @@ impl Engine {
             }
             selector.close(booking, ending, usage, now)
         };
-        // Waits with the GIL held: the thread that has the lock does not need it, and a finalizer must not let it go.
+        // Waits with the GIL held: whoever has the lock does not need it, and a finalizer must not let it go.
         self.caught(close)
     }
 
     /// Something happened that may let a request go that waits.
     pub fn released(&self) -> PyResult<()> {
         self.log_news()?;
-        // A writer before this took the lock since then, or has not looked for room yet.
+        // What wrote before this took the lock since then, or has not looked for room yet.
         if self.waiters.load(Ordering::SeqCst) > 0 {
             self.call_next(true)?;
         }
@@ -283,7 +307,7 @@ impl Engine {
     }
 
     /// The time now, for threads that do not have the GIL, which a clock of the caller's takes. If that fails, the time is
-    /// the last one.
+    /// what it was.
     pub fn any_now(&self) -> Millis {
         if self.clock.is_native() {
             return self.clock.last();
@@ -314,8 +338,7 @@ impl Engine {
         self.decisions.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Prefix of the ids of decisions made now. It changes with a fork: decisions of the parent own nothing in the
-    /// child.
+    /// What decisions made now are told by. It changes with a fork: decisions of the parent own nothing in the child.
     pub fn nonce(&self) -> u32 {
         self.nonce.load(Ordering::Relaxed)
     }

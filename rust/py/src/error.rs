@@ -34,6 +34,23 @@ pub(crate) fn to_python(error: &Error) -> PyErr {
     }
 }
 
+/// The exception that an error of the router is raised as.
+pub(crate) fn of_router(error: cachelb::Error) -> PyErr {
+    match error {
+        cachelb::Error::UnknownWorker(key) => unknown_worker(&key),
+        cachelb::Error::Options(text) => PyValueError::new_err(text),
+        cachelb::Error::Snapshot(text) => classes::SnapshotError::new_err(text),
+        cachelb::Error::Other(error) => to_python(&error),
+        error => classes::CachelbError::new_err(error.to_string()),
+    }
+}
+
+/// The exception of a worker that is not registered.
+pub(crate) fn unknown_worker(key: &str) -> PyErr {
+    let text = format!("worker {key:?} is not registered; add_worker() it first");
+    classes::UnknownWorkerError::new_err(text)
+}
+
 /// The exception of a body that cannot be read.
 pub(crate) fn body_error(error: BodyError) -> PyErr {
     classes::BodyError::new_err((error.kind.name(), error.offset))

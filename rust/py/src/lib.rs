@@ -44,7 +44,6 @@ mod policy;
 mod polled;
 mod prompt;
 mod radix;
-mod roster;
 mod router;
 #[cfg(feature = "serving")]
 mod serving;

@@ -6,7 +6,8 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use cachelb::selector::{
-    Assembly, Eligibility, Ending, Offer, Request, Selector, Settings, TagKey, Wanted,
+    Assembly, Eligibility, Ending, Model, Offer, PromptReader, Request, Selector, Settings, TagKey,
+    Wanted, resolve,
 };
 use cachelb_core::Error;
 use cachelb_core::hashing::NamespaceKey;
@@ -23,7 +24,7 @@ use crate::arguments::{
     Call, again, callable, check_surplus, count, given, object, readable_again, string,
 };
 use crate::bodies::Bodies;
-use crate::call::{Model, Tried, Try};
+use crate::call::{Tried, Try};
 use crate::clock::Clock;
 use crate::decision::{Decision, Owner, Reread, Selected};
 use crate::engine::{Engine, lock, pick};
@@ -32,7 +33,7 @@ use crate::error::to_python;
 use crate::learned_stats::learned;
 use crate::options::configure;
 use crate::options::read::{ABOVE_ZERO, FRACTION, NOT_NEGATIVE, Options};
-use crate::prompt::{Reader, Scratch, with_scratch};
+use crate::prompt::{Scratch, with_scratch};
 use crate::workers::{self, Roster};
 
 #[doc = stub!("Policy")]
@@ -41,7 +42,7 @@ use crate::workers::{self, Roster};
 pub struct NativePolicy {
     pub engine: Arc<Engine>,
     roster: Mutex<Roster>,
-    reader: Reader,
+    reader: PromptReader,
     key: Option<Py<PyAny>>,
     configured: Configured,
     /// Reads messages.
@@ -134,7 +135,7 @@ impl NativePolicy {
         let find = |name: &str| self.engine.held(|selector| selector.fleet().find(name));
         let known = |name: &str| find(name).is_some();
         let tags = TagKey::of(&self.reader.hasher);
-        Ok(workers::resolve(&raw, tags, known))
+        Ok(resolve(&raw, tags, known))
     }
 
     /// Its one candidate, whether it is known or not.
@@ -245,7 +246,7 @@ impl NativePolicy {
                 Clock::new(clock)?,
             )),
             roster: Mutex::default(),
-            reader: reader.into(),
+            reader,
             key: callable("key", key)?,
             configured,
             bodies: OnceLock::new(),

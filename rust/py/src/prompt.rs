@@ -1,13 +1,12 @@
-//! Tokens, hashes and text that a policy takes from one request, as Python gives them.
+//! What a policy takes from the tokens of one request, as Python gives them.
 
 use std::cell::Cell;
 use std::ops::{Deref, DerefMut};
 
-use cachelb::selector::{BYTES_PER_TOKEN, PromptBuffers, PromptReader};
+use cachelb::selector::{BYTES_PER_TOKEN, Prompt, PromptBuffers, PromptReader};
 use cachelb_core::boundaries::{to_blocks, to_bytes};
-use cachelb_core::hashing::{Hasher, MmObject, Namespace, Scheme};
+use cachelb_core::hashing::{MmObject, Namespace, Scheme};
 use cachelb_core::ids::SequenceHash;
-use cachelb_policy::Need;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyString};
@@ -16,24 +15,6 @@ use crate::args::Words;
 use crate::body::{Read, Room};
 use crate::hashing::check_made;
 
-pub use cachelb::selector::Prompt;
-
-/// Reads tokens and block hashes for one policy.
-#[derive(Debug, Clone)]
-pub struct Reader {
-    own: PromptReader,
-    /// Whether the policy needs the hashes of all blocks.
-    needs_blocks: bool,
-}
-
-impl Deref for Reader {
-    type Target = PromptReader;
-
-    fn deref(&self) -> &PromptReader {
-        &self.own
-    }
-}
-
 /// Buffers that outlive a request.
 #[derive(Debug, Default)]
 pub struct Scratch {
@@ -41,7 +22,7 @@ pub struct Scratch {
     given: Vec<SequenceHash>,
     positions: Vec<u32>,
     own: PromptBuffers,
-    /// Buffers for the body.
+    /// Of the body.
     pub room: Room,
 }
 
@@ -75,7 +56,7 @@ pub fn with_scratch<R>(work: impl FnOnce(&mut Scratch) -> R) -> R {
     })
 }
 
-/// As [`with_scratch`], for threads that do not have the GIL.
+/// The same for threads that do not have the GIL.
 pub fn with_detached_scratch<R>(work: impl FnOnce(&mut Scratch) -> R) -> R {
     let mut scratch = SCRATCH.take();
     let result = work(&mut scratch);
@@ -99,141 +80,124 @@ fn utf8<'a, 'py>(
     Ok(encoded.insert(bytes).cast::<PyBytes>()?.as_bytes())
 }
 
-impl From<PromptReader> for Reader {
-    fn from(own: PromptReader) -> Self {
-        Self {
-            needs_blocks: own.need.blocks,
-            own,
-        }
-    }
+/// Reads `tokens=`.
+pub fn tokens(
+    reader: &PromptReader,
+    tokens: &Bound<'_, PyAny>,
+    namespace: Namespace,
+    mm: &[MmObject],
+    scratch: &mut Scratch,
+) -> PyResult<Prompt> {
+    let mut copied = std::mem::take(&mut scratch.words);
+    let words = Words::<u32>::get(tokens, "tokens", &mut copied)?;
+    let prompt = reader.words(words.as_slice(tokens.py()), namespace, mm, &mut scratch.own);
+    drop(words);
+    scratch.words = copied;
+    Ok(prompt)
 }
 
-impl Reader {
-    pub fn new(hasher: Hasher, need: Need) -> Self {
-        PromptReader::new(hasher, need).into()
-    }
+/// Reads `text=`: a block is four bytes for each of its tokens.
+pub fn text(
+    reader: &PromptReader,
+    text: &Bound<'_, PyString>,
+    namespace: Namespace,
+    scratch: &mut Scratch,
+) -> PyResult<Prompt> {
+    let mut encoded = None;
+    let bytes = utf8(text, &mut encoded)?;
+    Ok(reader.bytes(bytes, namespace, &mut scratch.own))
+}
 
-    /// Hashes all blocks if the policy needs them, or in any case.
-    pub fn hash_blocks(&mut self, always: bool) {
-        self.own.need.blocks = always || self.needs_blocks;
-    }
+/// Reads the prompt of a body, which lies in `room`.
+pub fn body(
+    reader: &PromptReader,
+    read: &Read,
+    namespace: Namespace,
+    scratch: &mut Scratch,
+) -> Prompt {
+    let Scratch { own, room, .. } = scratch;
+    reader.body(read, &room.prompt, namespace, own)
+}
 
-    /// Reads `tokens=`.
-    pub fn tokens(
-        &self,
-        tokens: &Bound<'_, PyAny>,
-        namespace: Namespace,
-        mm: &[MmObject],
-        scratch: &mut Scratch,
-    ) -> PyResult<Prompt> {
-        let mut copied = std::mem::take(&mut scratch.words);
-        let words = Words::<u32>::get(tokens, "tokens", &mut copied)?;
-        let prompt = self
-            .own
-            .words(words.as_slice(tokens.py()), namespace, mm, &mut scratch.own);
-        drop(words);
-        scratch.words = copied;
-        Ok(prompt)
+/// Reads `boundaries=` of a prompt whose hashes were read: rising positions, none behind `length`, the number of
+/// `unit`s. Of a text these are characters, and `text` is what they are of.
+pub fn boundaries(
+    reader: &PromptReader,
+    positions: &Bound<'_, PyAny>,
+    text: Option<&Bound<'_, PyString>>,
+    (length, unit): (u64, &str),
+    scratch: &mut Scratch,
+) -> PyResult<()> {
+    let Scratch {
+        words,
+        positions: rising,
+        own: PromptBuffers {
+            hashes, boundaries, ..
+        },
+        ..
+    } = scratch;
+    let words = Words::<u32>::get(positions, "boundaries", words)?;
+    rising.clear();
+    rising.extend_from_slice(words.as_slice(positions.py()));
+    if let Some(at) = rising.windows(2).position(|pair| pair[0] > pair[1]) {
+        return Err(PyValueError::new_err(format!(
+            "boundaries[{}] is {} behind {}: they must rise",
+            at + 1,
+            rising[at + 1],
+            rising[at]
+        )));
     }
-
-    /// Reads `text=`: a block is four bytes for each of its tokens.
-    pub fn text(
-        &self,
-        text: &Bound<'_, PyString>,
-        namespace: Namespace,
-        scratch: &mut Scratch,
-    ) -> PyResult<Prompt> {
-        let mut encoded = None;
-        let bytes = utf8(text, &mut encoded)?;
-        Ok(self.own.bytes(bytes, namespace, &mut scratch.own))
+    if let Some(last) = rising.last().filter(|last| u64::from(**last) > length) {
+        return Err(PyValueError::new_err(format!(
+            "boundaries[{}] is {last}, but the prompt has {length} {unit}",
+            rising.len() - 1
+        )));
     }
-
-    /// Reads the prompt of a body, which lies in `room`.
-    pub fn body(&self, read: &Read, namespace: Namespace, scratch: &mut Scratch) -> Prompt {
-        let Scratch { own, room, .. } = scratch;
-        self.own.body(read, &room.prompt, namespace, own)
+    if !reader.need.boundaries {
+        return Ok(());
     }
-
-    /// Reads `boundaries=` of a prompt whose hashes were read: rising positions, none behind `length`, the number of
-    /// `unit`s. For a text these are characters of `text`.
-    pub fn boundaries(
-        &self,
-        positions: &Bound<'_, PyAny>,
-        text: Option<&Bound<'_, PyString>>,
-        (length, unit): (u64, &str),
-        scratch: &mut Scratch,
-    ) -> PyResult<()> {
-        let Scratch {
-            words,
-            positions: rising,
-            own: PromptBuffers {
-                hashes, boundaries, ..
-            },
-            ..
-        } = scratch;
-        let words = Words::<u32>::get(positions, "boundaries", words)?;
-        rising.clear();
-        rising.extend_from_slice(words.as_slice(positions.py()));
-        if let Some(at) = rising.windows(2).position(|pair| pair[0] > pair[1]) {
-            return Err(PyValueError::new_err(format!(
-                "boundaries[{}] is {} behind {}: they must rise",
-                at + 1,
-                rising[at + 1],
-                rising[at]
-            )));
-        }
-        if let Some(last) = rising.last().filter(|last| u64::from(**last) > length) {
-            return Err(PyValueError::new_err(format!(
-                "boundaries[{}] is {last}, but the prompt has {length} {unit}",
-                rising.len() - 1
-            )));
-        }
-        if !self.need.boundaries {
-            return Ok(());
-        }
-        let block_size = self.hasher.block_size();
-        let per_block = match text {
-            Some(text) => {
-                let mut encoded = None;
-                let bytes = utf8(text, &mut encoded)?;
-                if bytes.len() as u64 > length {
-                    to_bytes(bytes, rising);
-                }
-                block_size * BYTES_PER_TOKEN
+    let block_size = reader.hasher.block_size();
+    let per_block = match text {
+        Some(text) => {
+            let mut encoded = None;
+            let bytes = utf8(text, &mut encoded)?;
+            if bytes.len() as u64 > length {
+                to_bytes(bytes, rising);
             }
-            None => block_size,
-        };
-        to_blocks(rising, per_block, hashes.len(), boundaries);
-        Ok(())
-    }
+            block_size * BYTES_PER_TOKEN
+        }
+        None => block_size,
+    };
+    to_blocks(rising, per_block, hashes.len(), boundaries);
+    Ok(())
+}
 
-    /// Reads `blocks=`, the hashes of the full blocks, of a prompt of `prompt_tokens` tokens.
-    pub fn blocks(
-        &self,
-        blocks: &Bound<'_, PyAny>,
-        prompt_tokens: Option<u64>,
-        scratch: &mut Scratch,
-    ) -> PyResult<Prompt> {
-        if self.hasher.scheme() == Scheme::Units {
-            return Err(PyValueError::new_err(
-                "blocks= are hashes, but a policy with index=\"radix\" compares tokens: give tokens=, text= or messages=",
-            ));
-        }
-        check_made(blocks, &self.hasher)?;
-        let Scratch { given, own, .. } = scratch;
-        let hashes = &mut own.hashes;
-        let words = Words::<SequenceHash>::get(blocks, "blocks", given)?;
-        hashes.clear();
-        hashes.extend_from_slice(words.as_slice(blocks.py()));
-        let block_size = self.hasher.block_size() as u64;
-        let covered = hashes.len() as u64 * block_size;
-        let prompt_tokens = prompt_tokens.unwrap_or(covered);
-        if prompt_tokens < covered {
-            return Err(PyValueError::new_err(format!(
-                "prompt_tokens is {prompt_tokens}, but {} blocks of {block_size} tokens hold {covered}",
-                hashes.len()
-            )));
-        }
-        Ok(self.hashed(prompt_tokens, own))
+/// Reads `blocks=`, the hashes of the full blocks, of a prompt of `prompt_tokens` tokens.
+pub fn blocks(
+    reader: &PromptReader,
+    blocks: &Bound<'_, PyAny>,
+    prompt_tokens: Option<u64>,
+    scratch: &mut Scratch,
+) -> PyResult<Prompt> {
+    if reader.hasher.scheme() == Scheme::Units {
+        return Err(PyValueError::new_err(
+            "blocks= are hashes, but a policy with index=\"radix\" compares tokens: give tokens=, text= or messages=",
+        ));
     }
+    check_made(blocks, &reader.hasher)?;
+    let Scratch { given, own, .. } = scratch;
+    let hashes = &mut own.hashes;
+    let words = Words::<SequenceHash>::get(blocks, "blocks", given)?;
+    hashes.clear();
+    hashes.extend_from_slice(words.as_slice(blocks.py()));
+    let block_size = reader.hasher.block_size() as u64;
+    let covered = hashes.len() as u64 * block_size;
+    let prompt_tokens = prompt_tokens.unwrap_or(covered);
+    if prompt_tokens < covered {
+        return Err(PyValueError::new_err(format!(
+            "prompt_tokens is {prompt_tokens}, but {} blocks of {block_size} tokens hold {covered}",
+            hashes.len()
+        )));
+    }
+    Ok(reader.hashed(prompt_tokens, own))
 }

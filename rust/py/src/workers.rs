@@ -5,10 +5,11 @@
 //! Only the objects' key and health are read; they are handed back untouched. A list of the same keys as last time keeps
 //! its version, so that the selector keeps its rows.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use cachelb::selector::{Eligibility, Name, Offer, Offers, TagKey};
+use cachelb::selector::{Eligibility, Name, Offer, Offers, TagKey, names_of, resolve};
 use pyo3::exceptions::PyTypeError;
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::intern;
@@ -18,6 +19,11 @@ use pyo3::types::{PyDict, PyList, PyMapping, PyString, PyTuple};
 use crate::args::{self, text};
 use crate::arguments::Call;
 use crate::call::Try;
+
+/// Workers of a router.
+pub type Object = Arc<Py<PyAny>>;
+pub type Worker = cachelb::selector::Worker<Object>;
+pub type Registered = cachelb::selector::Registered<Object>;
 
 /// Which of `healthy`, `is_healthy`, `ready` an object has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,7 +36,7 @@ enum Health {
     Attributes([bool; 3]),
 }
 
-/// State of a worker beside its name.
+/// What is known of a worker beside its name.
 #[derive(Debug)]
 struct Seat {
     health: Health,
@@ -48,7 +54,7 @@ pub struct Roster {
     objects: Vec<Py<PyAny>>,
     /// Parallel to the objects.
     seats: Vec<Seat>,
-    /// Offers to the selector, parallel to the objects.
+    /// What the selector is offered; parallel to the objects.
     pub offers: Offers,
     /// Whether every worker is silent about its health.
     silent: bool,
@@ -320,57 +326,13 @@ fn health_of(item: &Bound<'_, PyAny>) -> PyResult<Health> {
     Ok(Health::Attributes(present))
 }
 
-/// Names of the workers with keys `raws`, all there are. Keys that differ only in credentials each get a tag, but for
-/// one that has the plain name already: `holder` is the key of the worker with a name. A worker that has a tag by now
-/// (`known`) keeps it.
-pub fn names_of<'a>(
-    raws: &[&'a str],
-    tags: TagKey,
-    known: impl Fn(&str) -> bool,
-    holder: impl Fn(&str) -> Option<&'a str>,
-) -> Vec<String> {
-    let names: Vec<Name<'_>> = raws.iter().map(|raw| Name::of(raw)).collect();
-    let (mut count, mut plain) = (HashMap::new(), HashSet::new());
-    for name in &names {
-        *count.entry(&*name.shown).or_insert(0_u32) += 1;
-        if !name.is_secret {
-            plain.insert(&*name.shown);
-        }
-    }
-    (names.iter().zip(raws))
-        .map(|(name, &raw)| {
-            let shown = &*name.shown;
-            if name.is_secret {
-                let tagged = name.tagged(raw, tags);
-                let holds = || holder(shown) == Some(raw) && !plain.contains(shown);
-                if known(&tagged) || (count[shown] > 1 && !holds()) {
-                    return tagged;
-                }
-            }
-            shown.to_owned()
-        })
-        .collect()
-}
-
-/// The name that a worker with key `raw` goes by, among names that are `known`.
-pub fn resolve(raw: &str, tags: TagKey, known: impl Fn(&str) -> bool) -> String {
-    let name = Name::of(raw);
-    if name.is_secret {
-        let tagged = name.tagged(raw, tags);
-        if known(&tagged) {
-            return tagged;
-        }
-    }
-    name.shown.into_owned()
-}
-
 #[doc = stub!("worker_name")]
 #[pyfunction]
 pub fn worker_name(text: &str) -> String {
     Name::of(text).shown.into_owned()
 }
 
-/// The worker's key: the value of `key`, else the `str` itself, else `.url`, else `.id`.
+/// The worker's key: what `key` says, else the `str` itself, else `.url`, else `.id`.
 pub fn key_of<'py>(
     item: &Bound<'py, PyAny>,
     key: Option<&Bound<'py, PyAny>>,

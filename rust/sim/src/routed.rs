@@ -10,7 +10,7 @@ use std::task::{Wake, Waker};
 
 use cachelb::selector::{
     Eligibility, Ending, Facts, GateId, GateSettings, Newcomer, Offer, Offers, PairTerms, Passage,
-    Passed, Pick, PoolId, Receipt, Request, Selector, SharedCache, Ticket, Usage,
+    Passed, Pick, PoolId, Receipt, Request, Selector, SharedCache, Ticket, Usage, Way,
 };
 use cachelb_core::block_tracker::Origin;
 use cachelb_core::error::Error;
@@ -183,7 +183,7 @@ impl Gateway for Routed<'_> {
             ..Passage::default()
         };
         let until = waited.map_or(now + admission.max_wait, |(_, until)| until);
-        let newcomer = (admission.max_wait > 0.0).then(|| Newcomer {
+        let newcomer = || Newcomer {
             waker: Waker::from(Arc::new(Call {
                 id,
                 calls: Mutex::new(self.calls.0.clone()),
@@ -191,18 +191,18 @@ impl Gateway for Routed<'_> {
             caller: 0,
             until: until.is_finite().then(|| (millis(until), false)),
             for_workers: false,
-        });
+        };
+        let way = match waited {
+            Some((ticket, _)) => Way::Again(ticket, now >= until),
+            None if admission.max_wait > 0.0 => Way::Hold(newcomer()),
+            None => Way::Now,
+        };
         let found = self.ask(attempt, |selector, offers, request| {
-            selector.gates_mut().open(GATE, &admission.gate);
             let request = Request {
                 passage: Some(passage),
                 ..*request
             };
-            if waited.is_some() {
-                selector.try_again(offers, &request, now >= until, Selector::select)
-            } else {
-                selector.arrive(offers, &request, newcomer.as_ref(), Selector::select)
-            }
+            selector.pass(&admission.gate, &way, offers, &request, Selector::select)
         })?;
         match found {
             Some(Passed::Picked(pick)) => Ok(placed(&pick)),

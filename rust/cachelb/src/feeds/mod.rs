@@ -5,6 +5,7 @@
 //! placements do, and new placements as on a worker without events, until events settle it.
 
 pub(crate) mod rank;
+pub(crate) mod streams;
 
 use cachelb_core::groups::Resuming;
 use cachelb_core::ids::{Medium, Millis, SequenceHash, WorkerId};

@@ -1,6 +1,6 @@
 //! One rank of a worker as its event stream sees it: its holdings in its home pool, a slice at a time.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 use cachelb_core::groups::Resuming;
 use cachelb_core::ids::{Medium, Millis, SequenceHash, WorkerId};
@@ -8,6 +8,7 @@ use cachelb_events::{Batch, Finding, Heard, Holdings, Host, Place, Worth};
 
 use crate::Selector;
 use crate::feeds::Feed;
+use crate::fleet::roster::lock;
 use crate::request::PoolId;
 
 /// Blocks for which the selector is locked at once.
@@ -16,7 +17,12 @@ const SLICE: usize = 64;
 /// A selector that several threads use.
 pub trait Access {
     /// Runs `work` on the selector.
-    fn held<R>(&self, work: impl FnOnce(&mut Selector) -> R) -> R;
+    fn held<R: Send>(&self, work: impl FnOnce(&mut Selector) -> R + Send) -> R;
+
+    /// The same for one of many steps, between which other threads go first.
+    fn in_turn<R: Send>(&self, work: impl FnOnce(&mut Selector) -> R + Send) -> R {
+        self.held(work)
+    }
 
     /// Whether a worker's own events describe a shared cache in this place.
     fn is_shared(&self, place: Place) -> bool {
@@ -24,20 +30,20 @@ pub trait Access {
         false
     }
 
-    /// Passes on the entries of a message that concern a shared cache of the pool `home`.
+    /// Passes on what a message of the worker says of a shared cache of the pool `home`.
     fn share(&self, batch: &Batch, home: PoolId, now: Millis) {
         let _ = (batch, home, now);
     }
 
-    /// Called when events about the pool `home` are trusted.
+    /// Events about the pool `home` are believed.
     fn believed(&self, home: PoolId) {
         let _ = home;
     }
 }
 
 impl Access for Mutex<Selector> {
-    fn held<R>(&self, work: impl FnOnce(&mut Selector) -> R) -> R {
-        work(&mut self.lock().unwrap_or_else(PoisonError::into_inner))
+    fn held<R: Send>(&self, work: impl FnOnce(&mut Selector) -> R + Send) -> R {
+        work(&mut lock(self))
     }
 }
 
@@ -54,9 +60,9 @@ pub struct Rank<'a, A> {
     pub now: Millis,
 }
 
-impl<A: Access> Rank<'_, A> {
-    /// Changes the state of the worker, if it is still there.
-    fn feed<R: Default>(&self, change: impl FnOnce(&mut Feed<'_>) -> R) -> R {
+impl<A: Access + Sync> Rank<'_, A> {
+    /// Changes what is known of the worker, if it is still there.
+    fn feed<R: Default + Send>(&self, change: impl FnOnce(&mut Feed<'_>) -> R + Send) -> R {
         self.access.held(|selector| {
             let feed = selector.feed(self.worker);
             feed.map_or_else(R::default, |mut feed| change(&mut feed))
@@ -64,7 +70,7 @@ impl<A: Access> Rank<'_, A> {
     }
 }
 
-impl<A: Access> Holdings for Rank<'_, A> {
+impl<A: Access + Sync> Holdings for Rank<'_, A> {
     fn store(
         &mut self,
         mut parent: Option<SequenceHash>,
@@ -124,7 +130,7 @@ impl<A: Access> Holdings for Rank<'_, A> {
     }
 }
 
-impl<A: Access> Host for Rank<'_, A> {
+impl<A: Access + Sync> Host for Rank<'_, A> {
     fn worth(&mut self, worth: Worth) {
         self.feed(|feed| feed.set_trust(worth));
         if worth != Worth::Refused {

@@ -9,6 +9,7 @@ pub(crate) mod membership;
 pub(crate) mod model_name;
 pub(crate) mod names;
 pub(crate) mod offers;
+pub(crate) mod roster;
 pub(crate) mod worker;
 
 use std::sync::Arc;

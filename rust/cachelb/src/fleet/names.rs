@@ -7,6 +7,7 @@
 //! credentials get a tag, [`Name::tagged`].
 
 use std::borrow::Cow;
+use std::collections::{HashMap, HashSet};
 
 use cachelb_core::hashing::{Hasher, NamespaceKey};
 
@@ -98,6 +99,52 @@ fn login_length(scheme: &str, rest: &str) -> usize {
         return rest.rfind('@').map_or(0, |at| at + 1);
     }
     0
+}
+
+/// Names of the workers with keys `raws`, all there are. Of several that differ only in credentials, each gets a tag, but
+/// for one that goes by the plain name already: `holder` is the key of the worker with a name. One that has a tag by now
+/// (`known`) keeps it.
+#[must_use]
+pub fn names_of<'a>(
+    raws: &[&'a str],
+    tags: TagKey,
+    known: impl Fn(&str) -> bool,
+    holder: impl Fn(&str) -> Option<&'a str>,
+) -> Vec<String> {
+    let names: Vec<Name<'_>> = raws.iter().map(|raw| Name::of(raw)).collect();
+    let (mut count, mut plain) = (HashMap::new(), HashSet::new());
+    for name in &names {
+        *count.entry(&*name.shown).or_insert(0_u32) += 1;
+        if !name.is_secret {
+            plain.insert(&*name.shown);
+        }
+    }
+    (names.iter().zip(raws))
+        .map(|(name, &raw)| {
+            let shown = &*name.shown;
+            if name.is_secret {
+                let tagged = name.tagged(raw, tags);
+                let holds = || holder(shown) == Some(raw) && !plain.contains(shown);
+                if known(&tagged) || (count[shown] > 1 && !holds()) {
+                    return tagged;
+                }
+            }
+            shown.to_owned()
+        })
+        .collect()
+}
+
+/// The name that a worker with key `raw` goes by, among names that are `known`.
+#[must_use]
+pub fn resolve(raw: &str, tags: TagKey, known: impl Fn(&str) -> bool) -> String {
+    let name = Name::of(raw);
+    if name.is_secret {
+        let tagged = name.tagged(raw, tags);
+        if known(&tagged) {
+            return tagged;
+        }
+    }
+    name.shown.into_owned()
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ mod room;
 mod steps;
 
 pub use gate::{Gate, GateSettings, Gates, Tally};
-pub use steps::{Before, Calls, Newcomer, Passed};
+pub use steps::{Before, Calls, Newcomer, Passed, Way};
 
 #[cfg(test)]
 mod tests;

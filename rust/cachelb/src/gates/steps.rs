@@ -8,7 +8,7 @@ use std::task::Waker;
 use cachelb_core::error::{Error, Result};
 use cachelb_core::ids::Millis;
 
-use super::gate::{Gate, Waiting};
+use super::gate::{Gate, GateSettings, Waiting};
 use super::room::{self, Room};
 use crate::Selector;
 use crate::admission::{Class, Entry, GateId, Order, Passage, Ticket, why};
@@ -30,7 +30,7 @@ const LOOK_AGAIN_MS: u64 = 1000;
 pub struct Newcomer {
     /// Calls it when it is its turn.
     pub waker: Waker,
-    /// Caller of the requests of one event loop, or of all that wait in threads.
+    /// What calls the requests of one event loop, or all that wait in threads.
     pub caller: u64,
     /// Until when it waits, and whether that is its own deadline.
     pub until: Option<(Millis, bool)>,
@@ -39,12 +39,12 @@ pub struct Newcomer {
     pub for_workers: bool,
 }
 
-/// Callers to wake, outside the lock.
+/// Whom to call, outside the lock.
 #[derive(Debug, Default)]
 #[must_use]
 pub struct Calls {
     called: Vec<Waker>,
-    /// Wakers of requests that left; dropping one may run code of the caller.
+    /// What would have called those that left, which may run code of theirs as it is dropped.
     gone: Vec<Waker>,
 }
 
@@ -56,7 +56,7 @@ impl Calls {
     }
 }
 
-/// Outcome of a request at a gate.
+/// What came of a request.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Passed<T> {
     /// It is booked.
@@ -68,6 +68,30 @@ pub enum Passed<T> {
         /// It is to have the selector look again after so many milliseconds: something may change without an event.
         again_ms: Option<u64>,
     },
+}
+
+/// How a request comes to a gate, and what becomes of it if it cannot go.
+#[derive(Debug, Clone)]
+pub enum Way {
+    /// The caller learns why, and nothing changes.
+    Preview,
+    /// It is refused.
+    Now,
+    /// It waits.
+    Hold(Newcomer),
+    /// It waited, and goes on, or not if this is the last time.
+    Again(Ticket, bool),
+}
+
+impl Way {
+    /// By which it waited.
+    #[must_use]
+    pub fn ticket(&self) -> Option<Ticket> {
+        match self {
+            Self::Again(ticket, _) => Some(*ticket),
+            _ => None,
+        }
+    }
 }
 
 /// Who waits before a request.
@@ -103,8 +127,32 @@ struct Turn {
 }
 
 impl Selector {
-    /// Selects for a request that comes to the gate of its passage, by `select`; if it cannot go, it waits by the terms
-    /// of `newcomer`.
+    /// Selects for a request that comes to the gate of its passage in this `way`, by `select`. The gate is open from then
+    /// on, under `settings`.
+    ///
+    /// # Errors
+    /// As [`Selector::arrive`] and [`Selector::try_again`].
+    pub fn pass<T>(
+        &mut self,
+        settings: &GateSettings,
+        way: &Way,
+        candidates: &mut Offers,
+        request: &Request<'_>,
+        select: impl FnOnce(&mut Self, &mut Offers, &Request<'_>) -> Result<T>,
+    ) -> Result<Passed<T>> {
+        if let Some(passage) = request.passage {
+            self.gates_mut().open(passage.gate, settings);
+        }
+        match way {
+            Way::Preview => select(self, candidates, request).map(Passed::Picked),
+            Way::Now => self.arrive(candidates, request, None, select),
+            Way::Hold(newcomer) => self.arrive(candidates, request, Some(newcomer), select),
+            Way::Again(_, is_last) => self.try_again(candidates, request, *is_last, select),
+        }
+    }
+
+    /// Selects for a request that comes to the gate of its passage, by `select`; if it cannot go, it waits as `newcomer`
+    /// says.
     ///
     /// # Errors
     /// As `select`; [`Error::Overloaded`] too if it may not wait, or the queue is full or closed.
@@ -318,8 +366,8 @@ impl Selector {
         })
     }
 
-    /// Finds the requests to call: those that are next for the room there is, one for each caller, and those that were
-    /// displaced. `is_event`: something happened since all of them tried.
+    /// Finds whom to call: those who are next for the room that there is, one for each caller, and those who were
+    /// displaced. `is_event` says that something happened since everybody tried.
     pub fn call_next(&mut self, is_event: bool, now: Millis) -> Calls {
         let may_change = self.changes_at(now).is_some();
         let (mut called, mut gone) = (Vec::new(), Vec::new());
@@ -371,7 +419,7 @@ impl Selector {
         1000.0 * tokens as f64 / speeds.sum::<f64>().max(1.0)
     }
 
-    /// The error of a request whose deadline is over, with the reasons in its offers.
+    /// The error of a request whose deadline is over, its offers saying why it was not released.
     fn overdue(&mut self, candidates: &mut Offers, request: &Request<'_>, is_own: bool) -> Error {
         let looked = Step::new(self, candidates, request, true).look();
         let wait_ms = match looked {
@@ -412,7 +460,7 @@ impl Selector {
         out.chain(reports).min()
     }
 
-    /// Ends bookings without a sign of life for long. Selections do that too, but none is made while all workers are
+    /// Ends bookings of which nothing was heard for long. Selections do that too, but none is made while all workers are
     /// full.
     fn end_silent(&mut self, now: Millis) {
         let Some(oldest) = now.0.checked_sub(self.settings.booking_ttl_ms) else {

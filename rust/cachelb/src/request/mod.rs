@@ -2,6 +2,7 @@
 
 use cachelb_core::block_tracker::Origin;
 pub(crate) mod body;
+pub(crate) mod hints;
 pub(crate) mod prompt;
 pub(crate) mod token_scales;
 

@@ -1,4 +1,4 @@
-//! Tokens, hashes and text that a rule takes from the prompt of one request.
+//! What a rule takes from the prompt of one request.
 
 use std::sync::Arc;
 
@@ -18,9 +18,11 @@ use crate::request::token_scales::Sample;
 pub struct PromptReader {
     /// Hashes blocks.
     pub hasher: Hasher,
-    /// Form of the prompt that the rule needs.
+    /// What the rule needs.
     pub need: Need,
-    /// Namespaces of trees, which tell them apart by numbers.
+    /// Whether it needs the hashes of all blocks.
+    needs_blocks: bool,
+    /// Of trees, which tell namespaces apart by numbers.
     spaces: Arc<Spaces>,
 }
 
@@ -29,9 +31,9 @@ pub struct PromptReader {
 pub struct Prompt {
     /// Tokens.
     pub length: u64,
-    /// Length of a text as the index counts it, 0 if it is no text.
+    /// The same as the index counts a text, 0 of no text.
     units: u64,
-    /// Text whose tokens the engine counts, to learn their ratio.
+    /// What there is to learn from its tokens once its engine has counted them.
     pub sample: Option<Sample>,
     /// Where the request's block hashes come from, if the policy asked for them.
     pub blocks: Option<Origin>,
@@ -47,7 +49,7 @@ pub struct Prompt {
 /// Bytes at the end of a prompt that tell it from others, beside its blocks and its length.
 const END: usize = 256;
 
-/// Part of the prompt itself that was kept.
+/// What was kept of the prompt itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kept {
     Nothing,
@@ -73,7 +75,7 @@ impl Key {
 /// Buffers that outlive a request.
 #[derive(Debug, Default)]
 pub struct PromptBuffers {
-    /// Hashes of the full blocks.
+    /// Of the full blocks.
     pub hashes: Vec<SequenceHash>,
     /// Those that later requests look up, if they are others.
     stored: Vec<SequenceHash>,
@@ -159,7 +161,7 @@ impl Prompt {
         }
     }
 
-    /// As [`Self::set_session`], for a key from a body or a header.
+    /// The same of what a body or a header names.
     pub fn set_key(&mut self, key: [u8; 16], is_soft: bool) {
         self.key = if is_soft {
             Key::Soft(key)
@@ -174,7 +176,7 @@ impl Prompt {
         matches!(self.key, Key::Session(_))
     }
 
-    /// Key of hashing policies.
+    /// What hashing policies hash.
     #[must_use]
     pub fn key(&self) -> Option<&[u8]> {
         match &self.key {
@@ -210,12 +212,18 @@ impl PromptReader {
     pub fn new(hasher: Hasher, need: Need) -> Self {
         Self {
             hasher,
+            needs_blocks: need.blocks,
             need,
             spaces: Arc::default(),
         }
     }
 
-    /// The namespace as trees take it, if there are any; `None` if it has no number of its own.
+    /// Hashes all blocks if the rule needs them, or in any case.
+    pub fn hash_blocks(&mut self, always: bool) {
+        self.need.blocks = always || self.needs_blocks;
+    }
+
+    /// The namespace as trees take it, if there are any; `None` if it can be told apart from no other.
     fn numbered(&self, namespace: Namespace) -> Option<(Namespace, u32)> {
         let units = self.hasher.scheme() == Scheme::Units;
         if !units && !self.need.content {

@@ -1,11 +1,10 @@
 //! KV events of the engines behind registered workers, applied.
 
-use crate::selector::{PoolId, Rank};
 use cachelb_core::ids::Millis;
 use cachelb_events::{Delivery, Moment};
 
 use super::Router;
-use crate::error::{Error, Result};
+use crate::error::Result;
 
 impl Router {
     /// Applies one message of KV events of a worker's engine: the msgpack payload that vLLM and `SGLang` publish. `seq` is its
@@ -23,7 +22,7 @@ impl Router {
     /// ```
     ///
     /// # Errors
-    /// [`Error::UnknownWorker`].
+    /// [`Error::UnknownWorker`](crate::Error::UnknownWorker).
     pub fn apply_events(
         &self,
         key: &str,
@@ -31,19 +30,16 @@ impl Router {
         seq: Option<u64>,
         now_ms: u64,
     ) -> Result<u32> {
-        let unknown = || Error::UnknownWorker(key.to_owned());
-        let worker = self.fleet().find(key).ok_or_else(unknown)?;
-        let engine = self.engines.of(key, worker, self.reader.hasher);
-        let now = Millis(now_ms);
-        let at = Moment { now, wall_s: 0.0 };
-        let host = |_| Rank {
-            access: self,
-            worker,
-            home: PoolId(0),
-            now,
+        let registry = &self.registry;
+        let streams = registry.streams(self, key, std::thread::yield_now)?;
+        let at = Moment {
+            now: Millis(now_ms),
+            wall_s: 0.0,
         };
-        let (streams, delivery) = (&engine.streams, Delivery::Handed);
-        let progress = streams.message(delivery, (None, seq), payload, at, host, |_| {});
+        let progress = registry.on_streams(self, key, &streams, at, |worker, host, at| {
+            let (streams, delivery) = (&worker.streams, Delivery::Handed);
+            streams.message(delivery, (None, seq), payload, at, host, |_| {})
+        });
         Ok(progress.applied)
     }
 }

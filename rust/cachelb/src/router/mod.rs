@@ -1,31 +1,35 @@
 //! A router of registered workers, behind one lock.
 
 mod apply;
-mod engines;
+pub(crate) mod edit;
 mod options;
 pub(crate) mod query;
+pub(crate) mod registry;
 pub(crate) mod state;
 mod stats;
 
 use std::cell::Cell;
-use std::collections::HashMap;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
 
-use crate::selector::{
-    Access, Eligibility, Ending, Offer, Offers, Profile, PromptBuffers, PromptReader, Read,
-    Request, Room, Selector, Usage, may_be_worker,
-};
 use cachelb_body::{Clues, Limits, Profile as Rendering};
 use cachelb_core::Error as Core;
-use cachelb_core::hashing::{Identity, NamespaceKey};
-use cachelb_core::ids::{BookingId, Millis, WorkerId};
+use cachelb_core::hashing::NamespaceKey;
+use cachelb_core::ids::{BookingId, Millis};
+use cachelb_share::About;
 use serde_json::Value as Json;
 
-use self::engines::Engines;
+use crate::error::{Error, Result};
+use crate::selector::{
+    self, Access, Eligibility, Ending, Hints, Model, Offer, PromptBuffers, Read, Request, Room,
+    Scales, Selector, Usage, lock, may_be_worker,
+};
+
+use self::edit::{Edit, Registration};
 use self::options::Built;
 use self::query::{Prompt, Query, Selection};
-use crate::error::{Error, Result};
+use self::registry::Registry;
 
 /// Most bytes of the key of a worker.
 pub const MOST_KEY_BYTES: usize = 511;
@@ -53,83 +57,12 @@ pub const MOST_KEY_BYTES: usize = 511;
 pub struct Router {
     pub(crate) policy: &'static str,
     pub(crate) own: Json,
-    pub(crate) reader: PromptReader,
     sessions: NamespaceKey,
     pub(crate) is_keyed: bool,
-    pub(crate) fleet: Mutex<Fleet>,
-    pub(crate) engines: Engines,
+    selector: Mutex<Selector>,
+    pub(crate) registry: Registry<()>,
+    scales: Scales,
     numbers: AtomicU64,
-}
-
-/// State behind the lock.
-#[derive(Debug)]
-pub(crate) struct Fleet {
-    pub selector: Selector,
-    candidates: Offers,
-    /// Position of every one, by key.
-    places: HashMap<Arc<str>, usize>,
-    version: u64,
-}
-
-impl Fleet {
-    /// Changes the list of candidates.
-    fn list(&mut self, change: impl FnOnce(&mut Vec<Offer>)) {
-        let mut list = self.candidates.to_vec();
-        change(&mut list);
-        for candidate in &mut list {
-            candidate.eligibility = Eligibility::Candidate;
-        }
-        self.version += 1;
-        let places = (0..).zip(&list);
-        self.places = places
-            .map(|(at, candidate)| (Arc::clone(&candidate.key), at))
-            .collect();
-        self.candidates = Offers::versioned(list, self.version);
-    }
-
-    /// A worker that is registered and does not leave.
-    pub fn find(&self, key: &str) -> Option<WorkerId> {
-        self.places.get(key)?;
-        self.selector.fleet().find(key)
-    }
-
-    /// Keys of the workers, in order of registration.
-    pub fn keys(&self) -> impl Iterator<Item = &Arc<str>> {
-        self.candidates.iter().map(|candidate| &candidate.key)
-    }
-
-    fn select(&mut self, request: &Request<'_>, query: &Query<'_>) -> Result<Selection> {
-        self.candidates.reset();
-        for key in query.exclude {
-            if let Some(at) = self.places.get(*key) {
-                self.candidates.set_eligibility(*at, Eligibility::Excluded);
-            }
-        }
-        let picked = if query.dry_run {
-            self.selector.peek(&mut self.candidates, request)
-        } else {
-            self.selector.select(&mut self.candidates, request)
-        };
-        let pick = picked.map_err(|error| match error {
-            Core::NoCandidate => Error::NoWorker(self.reasons()),
-            error => error.into(),
-        })?;
-        Ok(Selection {
-            booking: pick.booking,
-            worker: self.candidates[pick.offer].key.to_string(),
-            reason: pick.reason,
-            prompt_tokens: request.prompt_tokens,
-            matched_tokens: pick.matched_tokens,
-            best_matched_tokens: pick.best_matched_tokens,
-        })
-    }
-
-    /// Why each worker was passed over.
-    fn reasons(&self) -> Vec<(String, &'static str)> {
-        let reason =
-            |candidate: &Offer| (candidate.key.to_string(), candidate.eligibility.describe());
-        self.candidates.iter().map(reason).collect()
-    }
 }
 
 /// Buffers of a thread.
@@ -144,8 +77,8 @@ thread_local! {
 }
 
 impl Access for Router {
-    fn held<R>(&self, work: impl FnOnce(&mut Selector) -> R) -> R {
-        work(&mut self.fleet().selector)
+    fn held<R: Send>(&self, work: impl FnOnce(&mut Selector) -> R + Send) -> R {
+        work(&mut lock(&self.selector))
     }
 }
 
@@ -160,27 +93,16 @@ impl Router {
     /// [`Error::Options`] for an option that is unknown or has a wrong value.
     pub fn new(options: &str) -> Result<Self> {
         let built = Built::read(options)?;
-        let selector = Selector::new(built.settings, built.assembly.pool);
-        let fleet = Fleet {
-            selector,
-            candidates: Offers::default(),
-            places: HashMap::new(),
-            version: 0,
-        };
         Ok(Self {
             policy: built.policy,
             own: built.own,
-            reader: built.assembly.reader,
             sessions: built.sessions,
             is_keyed: built.is_keyed,
-            fleet: Mutex::new(fleet),
-            engines: Engines::default(),
+            selector: Mutex::new(Selector::new(built.settings, built.assembly.pool)),
+            registry: Registry::new(vec![built.assembly.reader], Vec::new()),
+            scales: Scales::default(),
             numbers: AtomicU64::new(0),
         })
-    }
-
-    pub(crate) fn fleet(&self) -> MutexGuard<'_, Fleet> {
-        self.fleet.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Registers a worker that takes requests from now on; one that is registered becomes ready. Its key is any text that
@@ -192,45 +114,49 @@ impl Router {
         if key.is_empty() || key.len() > MOST_KEY_BYTES || !may_be_worker(key) {
             return Err(Error::Key { got: key.len() });
         }
-        let mut fleet = self.fleet();
-        let mut workers = fleet.selector.workers_mut();
-        workers.add(key, Profile::default(), Millis(now_ms));
-        workers.set_ready(key, true);
-        if !fleet.places.contains_key(key) {
-            fleet.list(|list| list.push(Offer::new(key)));
-        }
-        Ok(())
+        let about = About {
+            weight: 1.0,
+            role: 0,
+            dp_size: 1,
+            slow_start_ms: 0,
+            kv_blocks: None,
+            resuming: None,
+            gpu: None,
+            models: Vec::new(),
+        };
+        let worker = Registration {
+            object: (),
+            key: key.into(),
+            raw: key.into(),
+            is_key: true,
+            about,
+        };
+        self.edit(now_ms, |edit| {
+            edit.register(worker)?;
+            edit.mark_ready(key, true);
+            Ok(())
+        })
     }
 
-    /// Forgets a worker and its blocks; its bookings still end as usual. Returns whether it was known.
+    fn edit<R>(&self, now_ms: u64, work: impl FnOnce(&mut Edit<'_, (), Self>) -> R) -> R {
+        let change = self.registry.roster.change(thread::yield_now);
+        let now = Millis(now_ms);
+        work(&mut Edit::new(&self.registry, self, change, now))
+    }
+
+    /// Forgets a worker and what it holds; its bookings still end as usual. Returns whether it was known.
     pub fn remove_worker(&self, key: &str) -> bool {
-        self.leave(key, |selector| selector.workers_mut().remove(key))
+        self.edit(0, |edit| edit.leave(key, false))
     }
 
-    /// Lets a worker finish its requests; it is forgotten with its last booking. Returns whether it was known.
+    /// Lets a worker finish what it has; it is forgotten with its last booking. Returns whether it was known.
     pub fn drain_worker(&self, key: &str) -> bool {
-        self.leave(key, |selector| selector.workers_mut().drain(key))
+        self.edit(0, |edit| edit.leave(key, true))
     }
 
-    fn leave(&self, key: &str, go: impl FnOnce(&mut Selector) -> bool) -> bool {
-        let mut fleet = self.fleet();
-        let known = go(&mut fleet.selector);
-        if fleet.places.contains_key(key) {
-            fleet.list(|list| list.retain(|candidate| *candidate.key != *key));
-        }
-        drop(fleet);
-        self.engines.forget(key);
-        known
-    }
-
-    /// Marks a worker ready or not; its blocks and bookings stay. Returns whether it is registered.
+    /// Marks a worker ready or not; what it holds and its bookings stay. Returns whether it is registered.
     pub fn set_ready(&self, key: &str, ready: bool) -> bool {
-        let mut fleet = self.fleet();
-        let known = fleet.places.contains_key(key);
-        if known {
-            fleet.selector.workers_mut().set_ready(key, ready);
-        }
-        known
+        self.edit(0, |edit| edit.mark_ready(key, ready))
     }
 
     /// Picks a worker, books its load and remembers that it will hold the prompt, in one step.
@@ -259,39 +185,63 @@ impl Router {
         if let Prompt::Body { path, body } = prompt {
             self.read_body(&mut read, room, path, body, query)?;
         }
-        let named = |given: Option<&_>, read: Option<&_>| given.or(read).copied();
-        let namespace = self.reader.hasher.namespace(Identity {
-            lora: named(query.lora.as_ref(), read.lora.as_deref().as_ref()),
-            salt: named(
-                query.cache_salt.as_ref(),
-                read.cache_salt.as_deref().as_ref(),
-            ),
-            model: query.model,
-            beside: read.beside.as_deref(),
-        });
+        let reader = &self.registry.readers()[0];
+        let mut hints = Hints::of(Some(&read));
+        hints.lora = query.lora.or(hints.lora);
+        hints.cache_salt = query.cache_salt.or(hints.cache_salt);
+        hints.expected_output_tokens = query
+            .expected_output_tokens
+            .or(hints.expected_output_tokens);
+        hints.is_counted = matches!(prompt, Prompt::Tokens(_));
+        let model = query.model.map_or(Model::Own, Model::Mixed);
+        let namespace = hints.namespace(&reader.hasher, model);
         let mut found = match prompt {
-            Prompt::Tokens(tokens) => self.reader.words(tokens, namespace, &[], buffers),
-            Prompt::Text(text) => self.reader.bytes(text, namespace, buffers),
-            Prompt::Body { .. } => self.reader.body(&read, &room.prompt, namespace, buffers),
-            Prompt::Length(tokens) => crate::selector::Prompt::without_tokens(tokens),
+            Prompt::Tokens(tokens) => reader.words(tokens, namespace, &[], buffers),
+            Prompt::Text(text) => reader.bytes(text, namespace, buffers),
+            Prompt::Body { .. } => reader.body(&read, &room.prompt, namespace, buffers),
+            Prompt::Length(tokens) => selector::Prompt::without_tokens(tokens),
         };
-        if let Some(own) = read.family.own {
-            found.set_key(own, read.is_soft);
-        }
+        hints.complete(&mut found, model, &self.scales, buffers);
         found.set_session(query.session.unwrap_or_default());
-        let expected = query.expected_output_tokens;
         let request = Request {
-            convention: read.client.convention,
-            family: Some(&read.family),
-            expected_output_tokens: expected
-                .or(read.expected_output_tokens)
-                .or(read.max_output_tokens),
-            attempt: query.exclude.len() as u32,
             number: self.numbers.fetch_add(1, Ordering::Relaxed),
             now: Millis(now_ms),
-            ..found.request(buffers)
+            ..hints.request(&found, query.exclude.len() as u32, buffers)
         };
-        self.fleet().select(&request, query)
+        self.pick(&request, query)
+    }
+
+    fn pick(&self, request: &Request<'_>, query: &Query<'_>) -> Result<Selection> {
+        let roster = &self.registry.roster;
+        let registered = roster.now();
+        let mut candidates = roster.candidates(&registered);
+        for at in (query.exclude.iter()).flat_map(|key| registered.positions(key)) {
+            candidates.set_eligibility(at, Eligibility::Excluded);
+        }
+        let picked = self.held(|selector| {
+            if query.dry_run {
+                selector.peek(&mut candidates, request)
+            } else {
+                selector.select(&mut candidates, request)
+            }
+        });
+        let selection = match picked {
+            Ok(pick) => Ok(Selection {
+                booking: pick.booking,
+                worker: candidates[pick.offer].key.to_string(),
+                reason: pick.reason,
+                prompt_tokens: request.prompt_tokens,
+                matched_tokens: pick.matched_tokens,
+                best_matched_tokens: pick.best_matched_tokens,
+            }),
+            Err(Core::NoCandidate) => {
+                let reason = |each: &Offer| (each.key.to_string(), each.eligibility.describe());
+                Err(Error::NoWorker(candidates.iter().map(reason).collect()))
+            }
+            Err(error) => Err(error.into()),
+        };
+        roster.give_back(candidates);
+        selection
     }
 
     fn read_body(
@@ -303,7 +253,7 @@ impl Router {
         query: &Query<'_>,
     ) -> Result<()> {
         let rendering = Rendering {
-            seed: self.reader.hasher.seed(),
+            seed: self.registry.hash_seed(),
             ..Rendering::default()
         };
         read.unread(body.len());

@@ -1,10 +1,10 @@
 //! Snapshots of the blocks of workers, for a router that starts later.
 
-use crate::selector::{Access as _, Keeper, Kept};
+use crate::selector::{Access, Keeper, Kept, PoolId, RouteCursor, Selector, Sharing};
 use cachelb_core::ids::Millis;
-use cachelb_share::fingerprint;
 
 use super::Router;
+use super::registry::Registry;
 use crate::error::{Error, Result};
 
 /// How long restored prefixes count, unless a request finds them again.
@@ -18,8 +18,92 @@ const PIECE: usize = 1 << 16;
 pub struct Restored {
     /// Blocks restored.
     pub blocks: u64,
+    /// Entries whose leading blocks are not known.
+    pub orphans: u64,
+    /// Entries on caches that were lost since.
+    pub stale: u64,
     /// Workers of the snapshot that are registered.
     pub workers: usize,
+    /// Those that are not.
+    pub unknown_workers: usize,
+    /// Models of the snapshot that the router does not serve.
+    pub unknown_models: usize,
+    /// When it was written, in milliseconds of 1970.
+    pub written_ms: u64,
+}
+
+impl<T: Clone + Send + Sync> Registry<T> {
+    pub(crate) fn hash_seed(&self) -> u64 {
+        self.readers()[0].hasher.seed()
+    }
+
+    /// Begins a snapshot of what workers hold, whose first bytes are put into `piece`.
+    pub fn snapshot(&self, unix_ms: u64, piece: &mut Vec<u8>) -> Keeper {
+        Keeper::begin(&self.fingerprints(), self.hash_seed(), unix_ms, piece)
+    }
+
+    /// When a snapshot was written, in milliseconds of 1970; all of it is checked.
+    ///
+    /// # Errors
+    /// [`Error::Snapshot`] if it is damaged.
+    pub fn written_ms(&self, bytes: &[u8]) -> Result<u64> {
+        Ok(Kept::read(bytes, self.hash_seed())?.kept_ms())
+    }
+
+    /// Restores what a snapshot says of the registered workers, believed for `ttl_ms`. It is checked as a whole first.
+    ///
+    /// # Errors
+    /// [`Error::Snapshot`] if it is damaged, or of a router whose hashes are others; nothing is changed then.
+    pub fn restore(
+        &self,
+        access: &impl Access,
+        bytes: &[u8],
+        ttl_ms: u64,
+        now: Millis,
+    ) -> Result<Restored> {
+        let kept = Kept::read(bytes, self.hash_seed())?;
+        let mut restoring = kept.restore(&self.fingerprints(), ttl_ms)?;
+        while access.in_turn(|selector| restoring.step(selector, now)) {}
+        let workers = access.held(|selector| kept.known_workers(selector));
+        let found = restoring.counters();
+        Ok(Restored {
+            blocks: found.blocks,
+            orphans: found.orphans,
+            stale: found.stale,
+            workers,
+            unknown_workers: kept.workers().count() - workers,
+            unknown_models: restoring.unknown_models,
+            written_ms: kept.kept_ms(),
+        })
+    }
+
+    /// All that is known, as messages for other routers.
+    pub fn publish_all(&self, access: &impl Access, now: Millis) -> Vec<Vec<u8>> {
+        // Before bookings, so that their workers are there.
+        let words = |selector: &mut Selector| selector.sharing().map(Sharing::snapshot_changes);
+        let mut messages = access.held(words).unwrap_or_default();
+        let begin = |selector: &mut Selector| selector.sharing_mut().snapshot_begin();
+        let Some((head, mut walk)) = access.in_turn(begin) else {
+            return Vec::new();
+        };
+        messages.push(head);
+        while let Some(parts) =
+            access.in_turn(|selector| selector.sharing_mut().snapshot_next(&mut walk))
+        {
+            messages.extend(parts);
+        }
+        for pool in (0..self.readers().len() as u32).map(PoolId) {
+            let mut sent = RouteCursor::default();
+            let next = || {
+                access.in_turn(|selector| {
+                    (selector.sharing_mut()).snapshot_routes(pool, &mut sent, now)
+                })
+            };
+            messages.extend(std::iter::from_fn(next));
+        }
+        messages.extend(access.held(|selector| selector.sharing().map(Sharing::snapshot_end)));
+        messages
+    }
 }
 
 impl Router {
@@ -49,18 +133,12 @@ impl Router {
         mut sink: impl FnMut(&[u8]) -> std::result::Result<(), E>,
     ) -> std::result::Result<(), E> {
         self.need_key()?;
-        let hasher = &self.reader.hasher;
         let mut piece = Vec::new();
-        let fingerprints = [fingerprint(hasher, None)];
-        let mut keeper = Keeper::begin(&fingerprints, hasher.seed(), unix_ms, &mut piece);
-        while let Some(next) = self.held(|selector| keeper.next(selector)) {
-            keeper.write(&next, &mut piece);
-            if piece.len() >= PIECE {
-                sink(&piece)?;
-                piece.clear();
-            }
+        let mut keeper = self.registry.snapshot(unix_ms, &mut piece);
+        while keeper.piece(self, &mut piece, PIECE) {
+            sink(&piece)?;
+            piece.clear();
         }
-        keeper.end(&mut piece);
         sink(&piece)
     }
 
@@ -72,17 +150,7 @@ impl Router {
     /// changed then.
     pub fn restore(&self, bytes: &[u8], now_ms: u64) -> Result<Restored> {
         self.need_key()?;
-        let hasher = &self.reader.hasher;
-        let kept = Kept::read(bytes, hasher.seed())?;
-        let mut restoring = kept.restore(&[fingerprint(hasher, None)], TTL_MS)?;
-        while self.held(|selector| restoring.step(selector, Millis(now_ms))) {}
-        let known = |selector: &mut _, name: &str| find(selector, name);
-        let workers =
-            self.held(|selector| kept.workers().filter(|name| known(selector, name)).count());
-        Ok(Restored {
-            blocks: restoring.counters().blocks,
-            workers,
-        })
+        (self.registry).restore(self, bytes, TTL_MS, Millis(now_ms))
     }
 
     fn need_key(&self) -> Result<()> {
@@ -90,8 +158,4 @@ impl Router {
         let refused = || Error::Snapshot(text.to_owned());
         self.is_keyed.then_some(()).ok_or_else(refused)
     }
-}
-
-fn find(selector: &crate::selector::Selector, name: &str) -> bool {
-    selector.fleet().find(name).is_some()
 }

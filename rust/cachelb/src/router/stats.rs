@@ -1,6 +1,6 @@
 //! Counters as JSON.
 
-use crate::selector::{Ending, Wanted};
+use crate::selector::{Access as _, Ending, Registered, Selector, Wanted};
 use cachelb_core::ids::Millis;
 use cachelb_events::{DropReason, Totals};
 use cachelb_policy::Reason;
@@ -29,13 +29,23 @@ impl Router {
     /// ```
     #[must_use]
     pub fn stats_json(&self, now_ms: u64) -> String {
-        let totals = self.engines.totals();
-        let fleet = self.fleet();
-        let selector = &fleet.selector;
+        let totals = self.registry.feeds.totals()();
+        let registered = self.registry.roster.now();
+        self.held(|selector| self.stats(&registered, &totals, selector, now_ms))
+    }
+
+    fn stats(
+        &self,
+        registered: &Registered<()>,
+        totals: &Totals,
+        selector: &Selector,
+        now_ms: u64,
+    ) -> String {
         let loads = &selector.book().loads;
-        let workers: Map<String, Json> = fleet
-            .keys()
-            .filter_map(|key| {
+        let workers: Map<String, Json> = registered
+            .workers()
+            .filter_map(|worker| {
+                let key = &worker.key;
                 let id = selector.fleet().find(key)?;
                 let (_, eligibility) = selector.condition(id, Millis(now_ms))?;
                 let about = json!({
@@ -60,7 +70,7 @@ impl Router {
             "endings": counts(Ending::ALL.map(Ending::name).into_iter().zip(ledger.counters.endings)),
             "no_worker": ledger.counters.no_worker,
             "funnel": counts(ledger.counters.funnel.named()),
-            "events": events(&totals),
+            "events": events(totals),
             "blocks": selector.pools().block_count(None),
             "memory_bytes": selector.memory_bytes(),
         });

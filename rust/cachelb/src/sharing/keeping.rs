@@ -1,9 +1,8 @@
-//! Blocks of workers, kept for a router that starts later: written piece by piece while this one routes, read and
-//! checked as a whole before anything is restored.
+//! What workers hold, kept for a router that starts later: written piece by piece while this one routes, read and checked
+//! as a whole before anything of it is believed.
 //!
-//! It holds the entries that peers receive, less the bookings, which belong to a process that is gone; they count as
-//! long as entries of peers. While it is written or read, a [`Sharing`] of its own stands in for the router's, so that
-//! nothing of it is published.
+//! It is what peers are told, less the bookings, which belong to a process that is gone; and it is believed as peers are.
+//! While it is written or read, a [`Sharing`] of its own stands in for the router's, so that nothing of it is told on.
 
 use cachelb_core::error::{Error, Result};
 use cachelb_core::ids::Millis;
@@ -13,8 +12,9 @@ use super::inbox::Inbox;
 use super::peers::Peers;
 use super::{Sharing, SharingCounters, Walk};
 use crate::Selector;
+use crate::feeds::rank::Access;
 
-/// Origin of kept entries; the stand-in itself has another.
+/// Who tells what was kept; the stand-in itself is another.
 const KEPT: u64 = 0;
 const STAND_IN: u64 = 1;
 /// Blocks taken in under one lock.
@@ -22,7 +22,7 @@ const STEP: usize = 1 << 10;
 /// More models or workers no router has.
 const MOST: u32 = 1 << 20;
 
-/// Lets `own` stand in for the selector's sharing. Epochs of lost caches are the selector's, if it shares.
+/// Lets `own` stand in for what the selector shares. Which caches were lost is what the selector knows, if it shares.
 fn lend<R>(
     own: &mut Option<Box<Sharing>>,
     selector: &mut Selector,
@@ -42,13 +42,13 @@ fn lend<R>(
 
 fn stand_in(fingerprints: &[u64], ttl_ms: u64) -> Sharing {
     Sharing {
-        // The contents of a file take about as much here.
+        // What a file holds takes about as much here.
         peers: Peers::new(usize::MAX),
         ..Sharing::new(STAND_IN, fingerprints, ttl_ms, 0)
     }
 }
 
-/// Writes the blocks of workers.
+/// Writes what workers hold.
 #[derive(Debug)]
 pub struct Keeper {
     sharing: Option<Box<Sharing>>,
@@ -69,7 +69,7 @@ impl Keeper {
         }
     }
 
-    /// Next messages, to be given to [`Self::write`]; `None` at the end. Short: others select between two calls.
+    /// What comes next, to be given to [`Self::write`]; `None` at the end. Short: others select between two calls.
     pub fn next(&mut self, selector: &mut Selector) -> Option<Vec<Vec<u8>>> {
         let walk = &mut self.walk;
         lend(&mut self.sharing, selector, |selector| {
@@ -94,13 +94,25 @@ impl Keeper {
         self.keeping.add(&out[start..]);
     }
 
+    /// Writes what comes next until `out` has `most` bytes; false at the end.
+    pub fn piece(&mut self, access: &impl Access, out: &mut Vec<u8>, most: usize) -> bool {
+        while out.len() < most {
+            let Some(messages) = access.in_turn(|selector| self.next(selector)) else {
+                self.end(out);
+                return false;
+            };
+            self.write(&messages, out);
+        }
+        true
+    }
+
     /// Writes the end.
     pub fn end(&self, out: &mut Vec<u8>) {
         self.keeping.end(out);
     }
 }
 
-/// Whether an entry is about workers, not about a request.
+/// Whether an entry says something about workers, not about a request.
 fn lasts(entry: &Entry<'_>) -> bool {
     !matches!(
         entry,
@@ -108,7 +120,7 @@ fn lasts(entry: &Entry<'_>) -> bool {
     )
 }
 
-/// A kept state, read and checked to the last byte.
+/// What was kept, read and checked to the last byte.
 #[derive(Debug, Clone)]
 pub struct Kept<'a> {
     written_ms: u64,
@@ -119,7 +131,7 @@ pub struct Kept<'a> {
 }
 
 impl<'a> Kept<'a> {
-    /// Reads the bytes that a [`Keeper`] wrote in a router with this seed.
+    /// Reads what a [`Keeper`] wrote in a router with this seed.
     ///
     /// # Errors
     /// [`Error::BadSnapshot`] for anything else.
@@ -176,7 +188,14 @@ impl<'a> Kept<'a> {
         self.workers.iter().map(|(name, _)| *name)
     }
 
-    /// Begins to restore it, in a router with pools of these fingerprints, where its blocks count for `ttl_ms`.
+    /// How many of them are registered.
+    #[must_use]
+    pub fn known_workers(&self, selector: &Selector) -> usize {
+        let found = |name: &&str| selector.fleet().find(name).is_some();
+        self.workers().filter(found).count()
+    }
+
+    /// Begins to take it in, in a router with pools of these fingerprints, where it is believed for `ttl_ms`.
     ///
     /// # Errors
     /// [`Error::BadSnapshot`] if hashes mean the same in none of them.
@@ -227,7 +246,7 @@ fn number(known: &mut Vec<bool>, index: u32) -> Result<()> {
     Ok(())
 }
 
-/// Restores a kept state.
+/// Takes in what was kept.
 #[derive(Debug)]
 pub struct Restoring<'a> {
     sharing: Option<Box<Sharing>>,
@@ -261,7 +280,7 @@ impl Restoring<'_> {
         })
     }
 
-    /// Counters of the restored entries.
+    /// Counters of what was taken in.
     #[must_use]
     pub fn counters(&self) -> SharingCounters {
         self.sharing

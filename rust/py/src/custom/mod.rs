@@ -20,7 +20,7 @@ use pyo3::types::PyDict;
 
 use self::answer::read_answer;
 pub use self::views::{FleetView, RequestView};
-use crate::roster::Registered;
+use crate::workers::Registered;
 
 /// How often a policy is asked for one request whose picks vanish.
 pub const TRIES: usize = 3;

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use cachelb::selector::{Column, Request, Survey};
+use cachelb::selector::{Column, Prompt, Request, Survey};
 use cachelb_core::hashing::Hasher;
 use cachelb_policy::{Rng, key_hash};
 use pyo3::exceptions::PyKeyError;
@@ -15,8 +15,7 @@ use crate::args::{named, ranged};
 use crate::arguments::Call;
 use crate::body::Shape;
 use crate::engine::lock;
-use crate::prompt::Prompt;
-use crate::roster::Registered;
+use crate::workers::Registered;
 
 #[doc = stub!("RequestView")]
 #[pyclass(frozen, module = "cachelb.policies")]
@@ -213,13 +212,15 @@ impl FleetView {
     #[doc = stub!("FleetView.keys")]
     #[getter]
     fn keys<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
-        self.of_seats(py, |offer| &*self.registered.seat_of(offer).key)
+        self.of_seats(py, |offer| &*self.registered.worker_of(offer).key)
     }
 
     #[doc = stub!("FleetView.gpu")]
     #[getter]
     fn gpu<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
-        self.of_seats(py, |offer| self.registered.seat_of(offer).gpu.as_deref())
+        self.of_seats(py, |offer| {
+            self.registered.worker_of(offer).profile.gpu.as_deref()
+        })
     }
 
     fn __len__(&self) -> usize {

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use cachelb::selector::{Ending, Request, Selector, Usage};
+use cachelb::selector::{Ending, PromptReader, Request, Selector, Usage};
 use cachelb_core::ids::Millis;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -16,7 +16,6 @@ use crate::call::{Tried, Try};
 use crate::error::to_python;
 use crate::options::read::millis;
 use crate::outcome::{DEPTH, classify, is_disconnect, retry_after};
-use crate::prompt::Reader;
 
 /// How the caller ended a decision; the first end counts.
 #[derive(Debug)]
@@ -78,7 +77,7 @@ impl Attempt {
             ..self.call.clone_ref(py)
         };
         let engine = &self.lease.engine;
-        let record = &mut |_: &Reader, request: &Request<'_>, is_long| {
+        let record = &mut |_: &PromptReader, request: &Request<'_>, is_long| {
             let answered = |selector: &mut Selector| selector.answered(booking, request);
             let recorded = engine.locked_for(py, is_long, answered)?;
             recorded.map_err(|error| to_python(&error))

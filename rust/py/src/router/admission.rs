@@ -6,10 +6,8 @@ use std::sync::{Arc, Mutex};
 use std::task::{Wake, Waker};
 
 use cachelb::selector::{
-    Gate, GateId, GateSettings, Newcomer, Offers, Order, Passage, Passed, PendingLimits, Request,
-    Selector, Tenant, Ticket,
+    Gate, GateId, GateSettings, Newcomer, Order, Passage, PendingLimits, Tenant, Ticket, Way,
 };
-use cachelb_core::Result;
 use cachelb_core::ids::Millis;
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
@@ -66,7 +64,7 @@ pub fn tenant_named(tenants: &RandomState, name: &str) -> Tenant {
     Tenant(tenants.hash_one(name).max(1))
 }
 
-/// Settings of a gate.
+/// What a gate is built from.
 pub fn settings_of(given: &Options<'_, '_>, tenants: &RandomState) -> PyResult<GateSettings> {
     let ageing_tokens_per_s = given.required("ageing_tokens_per_s")?.extract()?;
     let orders = [
@@ -131,11 +129,11 @@ impl AdmissionGate {
         py: Python<'py>,
         call: Call,
         is_pair: bool,
-        way: &Way<'_>,
+        way: &Way,
     ) -> PyResult<Found<Bound<'py, PyAny>>> {
         let dry_run = matches!(way, Way::Preview);
         let passage = Some(self.passage(py, &call, way.ticket())?);
-        let (id, settings) = (self.id, &self.settings);
+        let settings = &self.settings;
         let (router, tried) = (self.router.bind(py), Vec::new());
         if is_pair {
             let kind = Kind {
@@ -147,10 +145,7 @@ impl AdmissionGate {
                 kind,
                 call,
                 tried,
-                |select, s, candidates, request| {
-                    s.gates_mut().open(id, settings);
-                    way.go(s, candidates, request, select)
-                },
+                |select, s, candidates, request| s.pass(settings, way, candidates, request, select),
             )?;
             return found.map(|pair| Ok(pair.into_pyobject(py)?.into_any()));
         }
@@ -160,58 +155,21 @@ impl AdmissionGate {
         };
         let pick = pick(dry_run);
         let found = select_one(router, kind, call, tried, &|s, candidates, request| {
-            s.gates_mut().open(id, settings);
-            way.go(s, candidates, request, &pick)
+            s.pass(settings, way, candidates, request, &pick)
         })?;
         found.map(|decision| Ok(Bound::new(py, decision)?.into_any()))
     }
 
-    /// As [`Self::select`], for a request that is not held.
+    /// The same for a request that is not held.
     fn select_now<'py>(
         &self,
         py: Python<'py>,
         arguments: Option<&Bound<'py, PyDict>>,
         is_pair: bool,
-        way: &Way<'_>,
+        way: &Way,
     ) -> PyResult<Bound<'py, PyAny>> {
         self.select(py, Call::from_keywords(arguments)?, is_pair, way)?
             .now()
-    }
-}
-
-/// Treatment of a request that cannot go.
-enum Way<'a> {
-    /// The caller learns why, and nothing changes.
-    Preview,
-    /// It is refused.
-    Now,
-    /// It waits.
-    Hold(&'a Newcomer),
-    /// It waited, and goes on, or not if this is the last time.
-    Again(Ticket, bool),
-}
-
-impl Way<'_> {
-    fn ticket(&self) -> Option<Ticket> {
-        match self {
-            Self::Again(ticket, _) => Some(*ticket),
-            _ => None,
-        }
-    }
-
-    fn go<T>(
-        &self,
-        selector: &mut Selector,
-        candidates: &mut Offers,
-        request: &Request<'_>,
-        select: impl Fn(&mut Selector, &mut Offers, &Request<'_>) -> Result<T>,
-    ) -> Result<Passed<T>> {
-        match self {
-            Self::Preview => select(selector, candidates, request).map(Passed::Picked),
-            Self::Now => selector.arrive(candidates, request, None, select),
-            Self::Hold(newcomer) => selector.arrive(candidates, request, Some(newcomer), select),
-            Self::Again(_, is_last) => selector.try_again(candidates, request, *is_last, select),
-        }
     }
 }
 
@@ -272,7 +230,7 @@ impl AdmissionGate {
         let way = if wait_s == Some(0.0) {
             Way::Now
         } else {
-            Way::Hold(&newcomer)
+            Way::Hold(newcomer)
         };
         match this.select(py, Call::from_keywords(arguments)?, is_pair, &way)? {
             Found::Decision(decision) => Ok(decision),
@@ -291,7 +249,7 @@ impl AdmissionGate {
         }
     }
 
-    /// Outcome of the next request with these arguments, which may be an error. Changes nothing.
+    /// What the next request of these arguments would get, which may be an error. Changes nothing.
     #[pyo3(signature = (**arguments))]
     fn preview<'py>(
         &self,
@@ -310,7 +268,7 @@ impl AdmissionGate {
         })
     }
 
-    /// Outcomes of the requests of each priority, as in `BandStats`.
+    /// What became of the requests of each priority, as `BandStats` has it.
     fn bands<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         let tallies = self.gate(py, |gate| gate.tallies())?;
         bands(py, &tallies)
@@ -334,7 +292,7 @@ impl AdmissionGate {
         self.gate(py, Gate::close)
     }
 
-    fn __traverse__(&self, visit: PyVisit<'_>) -> std::result::Result<(), PyTraverseError> {
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
         visit.call(&self.router)
     }
 }
@@ -391,7 +349,7 @@ impl HeldRequest {
         Ok(())
     }
 
-    fn __traverse__(&self, visit: PyVisit<'_>) -> std::result::Result<(), PyTraverseError> {
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
         visit.call(&self.gate)?;
         self.call.traverse(&visit)
     }

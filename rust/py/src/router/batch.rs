@@ -2,15 +2,14 @@
 
 use std::sync::Arc;
 
-use cachelb::selector::{BatchTerms, Eligibility, Offers, Wanted};
+use cachelb::selector::{BatchTerms, Eligibility, Hints, Offers, Wanted};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 
 use super::NativeRouter;
-use super::select::{Outcome, Ready};
+use super::select::Ready;
 use crate::args::ranged;
 use crate::arguments::Call;
-use crate::call::Hints;
 use crate::custom::Picks;
 use crate::decision::{Decision, Owner as _};
 use crate::policy::no_worker;
@@ -51,7 +50,7 @@ impl NativeRouter {
         for (call, scratch) in calls.iter_mut().zip(&mut scratches) {
             this.fill(py, call, scratch, true)?;
         }
-        let registered = fleet.roster.now();
+        let registered = fleet.registry.roster.now();
         let mut ready: Vec<Ready> = calls
             .iter()
             .zip(&mut scratches)
@@ -99,21 +98,15 @@ impl NativeRouter {
                 return Err(no_worker(py, offers, &[], &error));
             }
         };
-        let clients: Vec<_> = hints
-            .iter()
-            .zip(&ready)
-            .map(|(hints, ready)| hints.client(&ready.prompt))
-            .collect();
         let offers: Vec<_> = batch.into_iter().map(|(offers, _)| offers).collect();
-        let made = ready.into_iter().zip(clients).zip(offers);
+        let made = ready.into_iter().zip(offers);
         let decisions = picks.into_iter().zip(calls).zip(made);
-        let decisions = decisions.map(|((pick, mut call), ((mut ready, client), offers))| {
+        let decisions = decisions.map(|((pick, mut call), (mut ready, offers))| {
             call.read = None;
             ready.offers = offers;
-            let outcome = Outcome { ready, client };
-            let number = outcome.ready.number;
-            let decision = outcome.decision(slf, number, (pick, None), call, Vec::new());
-            fleet.roster.give_back(outcome.ready.offers);
+            let number = ready.number;
+            let decision = ready.decision(slf, number, (pick, None), call, Vec::new());
+            fleet.registry.roster.give_back(ready.offers);
             decision
         });
         Ok(decisions.collect())

@@ -8,15 +8,15 @@ use pyo3::types::{PyBytes, PyList};
 
 use super::fleet::Fleet;
 use crate::args::named;
-use crate::engine::{Engine, lock};
+use crate::engine::Engine;
 
 impl Fleet {
     fn hash_blocks(&self, always: bool) {
-        let mut readers = self.readers().to_vec();
-        for reader in &mut readers {
-            reader.hash_blocks(always);
-        }
-        *lock(&self.readers) = readers.into();
+        self.registry.edit_readers(|readers| {
+            for reader in readers {
+                reader.hash_blocks(always);
+            }
+        });
     }
 }
 

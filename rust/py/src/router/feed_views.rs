@@ -92,7 +92,7 @@ impl Fleet {
     /// Counters of every stream: key, rank or None, and a dictionary.
     fn event_rows<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         let rows = PyList::empty(py);
-        for (key, worker) in self.feeds.all() {
+        for (key, worker) in self.registry.feeds.all() {
             // A stream that applies a replay keeps its lock for long.
             let stats = py.detach(|| worker.streams.stats());
             let known: Vec<_> = self.engine.locked(py, |selector| {
@@ -117,13 +117,7 @@ impl Fleet {
 
     /// Sums over all streams, those that are gone too.
     fn event_totals<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let mut totals = self.feeds.retired();
-        let all = self.feeds.all();
-        py.detach(|| {
-            for (_, worker) in &all {
-                worker.streams.add_to(&mut totals);
-            }
-        });
+        let totals = py.detach(self.registry.feeds.totals());
         let sums = PyDict::new(py);
         let replays = Totals::REPLAYS.into_iter().zip(totals.replays);
         set_items!(sums, totals => gaps, resyncs, restarts);

@@ -1,30 +1,28 @@
 //! The registered workers and models of a router, and the calls that change them.
 
-use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-use cachelb::selector::{EngineKind, Facts, PoolId, Role, Selector, Settings, TagKey, whole};
+use cachelb::selector::{
+    Change, EngineKind, Facts, PoolId, Role, Selector, Settings, resolve, whole,
+};
+use cachelb::{Edit, Registration, Registry};
 use cachelb_body::{Engine as BodyEngine, Layouts};
-use cachelb_share::{About, fingerprint};
+use cachelb_share::About;
 use pyo3::exceptions::PyValueError;
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
-use pyo3::types::PyDict;
+use pyo3::types::{PyDict, PyString};
 
-use super::feeds::Feeds;
 use super::pools;
 use crate::args::{named, number_or_none, ranged, text};
 use crate::arguments::readable_again;
 use crate::cache_layout;
-use crate::call::Model;
-use crate::engine::{Engine, lock};
-use crate::error::classes::UnknownWorkerError;
+use crate::engine::{Attached, Engine, lock};
+use crate::error::{enter, of_router, unknown_worker};
 use crate::options::read::{ABOVE_ZERO, NOT_NEGATIVE, millis};
 use crate::options::word;
-use crate::prompt::Reader;
-use crate::roster::{Registered, Roster, Seat};
-use crate::workers::{key_of, names_of, raw_of, resolve};
+use crate::workers::{Object, Worker, key_of, raw_of};
 
 /// A worker may have that many data-parallel ranks.
 const MAX_DP_SIZE: u64 = 4096;
@@ -34,17 +32,12 @@ const MAX_DP_SIZE: u64 = 4096;
 #[derive(Debug)]
 pub struct Fleet {
     pub engine: Arc<Engine>,
-    pub roster: Roster,
-    pub feeds: Feeds,
-    /// By pool.
-    pub readers: Mutex<Arc<[Reader]>>,
+    pub registry: Registry<Object>,
     pub keys: pools::HashKeys,
     pub key: Option<Py<PyAny>>,
     /// The layouts of request bodies.
     pub layouts: Arc<Layouts>,
-    /// Whether a thread is changing selector, roster and readers, which must agree.
-    pub changing: AtomicBool,
-    /// Settings of the selector, for a fork or a simulation that cannot use it.
+    /// What the selector was made of, for a fork or a simulation that cannot use it.
     pub settings: Settings,
     pub specs: Mutex<Vec<Py<PyDict>>>,
     /// Whether this is the child of a fork and the router is not used in it yet.
@@ -54,8 +47,18 @@ pub struct Fleet {
 impl Fleet {
     pub fn key_name(&self, worker: &Bound<'_, PyAny>) -> PyResult<String> {
         let raw = raw_of(worker, self.key.as_ref())?;
-        let now = self.roster.now();
-        Ok(resolve(&raw, self.tags(), |name| now.seat(name).is_some()))
+        let now = self.registry.roster.now();
+        let known = |name: &str| now.worker(name).is_some();
+        Ok(resolve(&raw, self.registry.tags(), known))
+    }
+
+    /// Runs `work`, which locks the selector as an attached thread does.
+    pub fn run<R>(
+        &self,
+        py: Python<'_>,
+        work: impl FnOnce(&Attached<'_>) -> cachelb::Result<R>,
+    ) -> PyResult<R> {
+        enter(|| Ok(work(&self.engine.attached(py))))?.map_err(of_router)
     }
 
     /// The key of a worker as the caller has it, even if it is a `str`.
@@ -65,48 +68,33 @@ impl Fleet {
         Ok(whole(text(&raw, "a worker's key")?).into())
     }
 
-    /// Key of the tags of names: routers that share state have it in common.
-    pub fn tags(&self) -> TagKey {
-        TagKey::of(&self.readers()[0].hasher)
+    /// Changes workers or models, once no other thread does.
+    pub fn edit<R>(
+        &self,
+        py: Python<'_>,
+        work: impl FnOnce(&mut Edit<'_, Object, Attached<'_>>) -> cachelb::Result<R>,
+    ) -> PyResult<R> {
+        let (now, change) = (self.engine.now(py)?, self.change(py));
+        self.run(py, |access| {
+            work(&mut Edit::new(&self.registry, access, change, now))
+        })
     }
 
     /// Names of the candidates of a registered worker.
     pub fn candidates(&self, worker: &Bound<'_, PyAny>) -> PyResult<Vec<Arc<str>>> {
-        let key = self.key_name(worker)?;
-        let now = self.roster.now();
-        let seat = now.seat(&key).ok_or_else(|| unknown_worker(&key))?;
-        Ok(seat.names())
+        let found = self.registry.worker(&self.key_name(worker)?);
+        Ok(found.map_err(of_router)?.names())
     }
 
     /// The model that has a pool to itself.
     pub fn model(&self, pool: PoolId) -> Option<String> {
-        self.roster.now().model(pool).map(str::to_owned)
-    }
-
-    /// The pool of the model called `name`, and the meaning of the name there. A model without an index of its own
-    /// shares the first one.
-    pub fn pool_of<'a>(
-        &self,
-        name: Option<&'a str>,
-        registered: &Registered,
-        dry_run: bool,
-    ) -> (PoolId, Model<'a>) {
-        if let Some(pool) = name.and_then(|name| registered.models.get(name)) {
-            return (*pool, Model::Own);
-        }
-        let model = name.map_or(Model::Own, |name| {
-            self.feeds.meaning(name, registered.declared(), dry_run)
-        });
-        (PoolId(0), model)
+        self.registry.roster.now().model(pool).map(str::to_owned)
     }
 
     /// Waits until no other thread changes fleet or models. The selector may let the GIL go between the halves of a
     /// change, if there is one.
-    pub fn change(&self, py: Python<'_>) -> Changing<'_> {
-        while self.changing.swap(true, Ordering::Acquire) {
-            py.detach(std::thread::yield_now);
-        }
-        Changing(&self.changing)
+    pub fn change(&self, py: Python<'_>) -> Change<'_, Object> {
+        (self.registry.roster).change(|| py.detach(std::thread::yield_now))
     }
 
     /// A selector with its pools and nothing else.
@@ -117,24 +105,6 @@ impl Fleet {
         let (empty, ..) = pools::open(py, self.settings.clone(), &specs, self.keys)?;
         Ok(empty)
     }
-
-    pub fn readers(&self) -> Arc<[Reader]> {
-        Arc::clone(&lock(&self.readers))
-    }
-}
-
-/// Ends a change of the fleet when dropped.
-pub struct Changing<'a>(&'a AtomicBool);
-
-impl Drop for Changing<'_> {
-    fn drop(&mut self) {
-        self.0.store(false, Ordering::Release);
-    }
-}
-
-pub fn unknown_worker(key: &str) -> PyErr {
-    let text = format!("worker {key:?} is not registered; add_worker() it first");
-    UnknownWorkerError::new_err(text)
 }
 
 fn role(value: &str) -> PyResult<Role> {
@@ -157,7 +127,7 @@ pub(super) fn count(name: &str, value: Option<&Bound<'_, PyAny>>) -> PyResult<Op
 
 #[pymethods]
 impl Fleet {
-    /// Registers a worker, or changes the profile of one. Returns whether it is new.
+    /// Registers a worker, or changes what is known of one. Returns whether it is new.
     #[pyo3(signature = (worker, *, name=None, weight=None, role="both", dp_size=None, models=None, gpu=None, kv_blocks=None, slow_start_s=None, cache_layout=None))]
     #[expect(clippy::too_many_arguments, reason = "one keyword argument each")]
     fn add(
@@ -189,17 +159,27 @@ impl Fleet {
             gpu: gpu.map(str::to_owned),
             models: models.unwrap_or_default(),
         };
-        let changing = self.change(py);
-        // Found during the change, so that workers of one name that are added at a time get different names.
-        let key = name.map_or_else(|| self.new_name(&mut worker, &mut raw), Arc::from);
-        if key.is_empty() {
-            let why = "the key of a worker must not be empty";
-            return Err(PyValueError::new_err(why));
-        }
-        let (new, displaced) = self.take_seat(&worker, &key, raw, about, true, &changing)?;
-        drop(changing);
-        drop(displaced);
-        Ok(new)
+        self.edit(py, |edit| {
+            // Found during the change, so that workers of one name that are added at a time get different names.
+            let key = name.map_or_else(
+                || {
+                    let (key, known) = edit.new_name(&raw, worker.is_instance_of::<PyString>());
+                    if let Some(known) = known {
+                        worker = known.object.bind(py).clone();
+                        raw = known.raw;
+                    }
+                    key
+                },
+                Arc::from,
+            );
+            edit.register(Registration {
+                is_key: worker.is_exact_instance_of::<PyString>(),
+                object: Arc::new(worker.unbind()),
+                key,
+                raw,
+                about,
+            })
+        })
     }
 
     /// Opens the index of one more model, unless it has one.
@@ -209,34 +189,22 @@ impl Fleet {
         let model = pool
             .model
             .ok_or_else(|| PyValueError::new_err("a pool needs a model"))?;
-        let shared = fingerprint(&pool.reader.hasher, Some(&model));
-        let changing = self.change(py);
-        if self.roster.now().models.contains_key(&model) {
-            return Ok(());
+        if self.edit(py, |edit| {
+            Ok(edit.add_pool(model, pool.settings, pool.reader))
+        })? {
+            lock(&self.specs).push(spec.clone().unbind());
         }
-        let id = self.engine.locked(py, |selector| {
-            let id = selector.add_pool(pool.settings);
-            selector.sharing_mut().share_pool(shared);
-            id
-        })?;
-        lock(&self.specs).push(spec.clone().unbind());
-        let mut readers = self.readers().to_vec();
-        readers.push(pool.reader);
-        *lock(&self.readers) = readers.into();
-        let displaced = self.roster.add_model(py, model, id);
-        drop(changing);
-        drop(displaced);
         Ok(())
     }
 
     /// Names of the models that have an index of their own.
     pub fn models(&self) -> Vec<String> {
-        let mut models: Vec<String> = self.roster.now().models.keys().cloned().collect();
+        let mut models: Vec<String> = self.registry.roster.now().models.keys().cloned().collect();
         models.sort();
         models
     }
 
-    /// Adds cache properties that the engine of a worker reported, to each rank.
+    /// Takes in what the engine of a worker states of its cache, each rank's.
     #[pyo3(signature = (worker, *, kv_blocks=None, block_size=None, retention_interval=None, engine=None))]
     fn learn(
         &self,
@@ -258,70 +226,48 @@ impl Fleet {
             kind: engine.map(engine_kind).transpose()?,
         };
         let key = self.key_name(worker)?;
-        let changing = self.change(py);
-        let known = |seat: &Seat| (seat.names(), seat.profile.engine);
-        let (names, known) =
-            (self.roster.now().seat(&key).map(known)).ok_or_else(|| unknown_worker(&key))?;
-        self.engine.checked(py, |selector| {
-            selector.workers_mut().learn(&key, &names, facts)
-        })?;
-        let engine = known.updated(facts);
-        let displaced = (engine != known).then(|| {
-            self.roster
-                .edit(py, &key, |seat| seat.profile.engine = engine)
-        });
-        drop(changing);
-        drop(displaced);
-        let now = self.roster.now();
-        let mut kinds = now.seats().filter_map(|seat| seat.profile.engine.kind);
-        if let Some(kind) = kinds.next() {
-            let all = kinds.all(|other| other == kind);
+        let kind = self.edit(py, |edit| edit.learn(&key, facts))?;
+        if let Some(kind) = kind {
             self.layouts.found(match kind {
-                EngineKind::Vllm if all => BodyEngine::Vllm,
-                EngineKind::Sglang if all => BodyEngine::Sglang,
+                Some(EngineKind::Vllm) => BodyEngine::Vllm,
+                Some(EngineKind::Sglang) => BodyEngine::Sglang,
                 _ => BodyEngine::Unset,
             });
         }
         Ok(())
     }
 
-    /// Marks a worker ready or not; its blocks are kept.
+    /// Marks a worker ready or not; what it holds stays known.
     fn set_ready(
         &self,
         worker: &Bound<'_, PyAny>,
         #[pyo3(from_py_with = named::ready)] ready: bool,
     ) -> PyResult<()> {
         let (py, key) = (worker.py(), self.key_name(worker)?);
-        let changing = self.change(py);
-        if self.roster.now().seat(&key).is_none() {
-            return Err(unknown_worker(&key));
-        }
-        self.mark_ready(py, &key, ready, true, &changing)
+        let known = self.edit(py, |edit| Ok(edit.mark_ready(&key, ready)))?;
+        known.then_some(()).ok_or_else(|| unknown_worker(&key))
     }
 
     /// Puts another object in the place of a registered worker's.
     fn replace_object(&self, py: Python<'_>, key: &str, worker: &Bound<'_, PyAny>) -> PyResult<()> {
-        let same = |seat: &Seat| seat.object.as_ptr() == worker.as_ptr();
-        if self.roster.now().seat(key).is_none_or(same) {
+        let same = |known: &Worker| known.object.as_ptr() == worker.as_ptr();
+        if self.registry.roster.now().worker(key).is_none_or(same) {
             return Ok(());
         }
         let raw = self.own_raw(worker, 0)?;
-        let changing = self.change(py);
-        let displaced = self.roster.edit(py, key, |seat| {
-            seat.object = worker.clone().unbind();
-            seat.raw = raw;
-        });
-        drop(changing);
-        drop(displaced);
-        Ok(())
+        let is_key = worker.is_exact_instance_of::<PyString>();
+        let object = Arc::new(worker.clone().unbind());
+        self.edit(py, |edit| {
+            edit.replace_object(key, object, raw, is_key);
+            Ok(())
+        })
     }
 
     /// The key of a registered worker as the caller has it, with the credentials that its name lacks: for what connects
     /// to the worker, never to be shown.
     fn address_of(&self, name: &str) -> PyResult<String> {
-        let now = self.roster.now();
-        let seat = now.seat(name).ok_or_else(|| unknown_worker(name))?;
-        Ok(seat.raw.to_string())
+        let worker = self.registry.worker(name).map_err(of_router)?;
+        Ok(worker.raw.to_string())
     }
 
     /// The workers of a collection, and the names that they are registered under if they are all there are.
@@ -335,11 +281,7 @@ impl Fleet {
         let raws = raws.map(|(at, worker)| self.own_raw(worker, at));
         let raws = raws.collect::<PyResult<Vec<_>>>()?;
         let raws: Vec<&str> = raws.iter().map(|raw| &**raw).collect();
-        let listed_raws: HashSet<&str> = raws.iter().copied().collect();
-        let now = self.roster.now();
-        let known = |name: &str| now.seat(name).is_some();
-        let holder = |name: &str| listed_raws.get(&*now.seat(name)?.raw).copied();
-        let names = names_of(&raws, self.tags(), known, holder);
+        let names = self.registry.names_of(&raws);
         Ok((listed, names))
     }
 
@@ -348,36 +290,12 @@ impl Fleet {
     #[pyo3(signature = (*, anew=false))]
     pub fn after_fork(&self, py: Python<'_>, anew: bool) -> PyResult<Option<usize>> {
         self.asleep.store(true, Ordering::Relaxed);
-        self.changing.store(false, Ordering::Relaxed);
+        self.registry.roster.after_fork();
         let empty = self.empty(py)?;
         let forgotten = self.engine.after_fork(anew, || empty);
-        self.feeds.clear();
-        if forgotten.is_some() {
-            self.engine
-                .locked(py, |selector| selector.workers_mut().refuse_events())?;
-        } else {
-            let now = self.engine.now(py)?;
-            let registered = self.roster.now();
-            let seats: Vec<_> = registered
-                .seats()
-                .map(|seat| {
-                    let ready = seat.ready.load(Ordering::Relaxed);
-                    (seat.offers(), seat.profile.clone(), seat.weight, ready)
-                })
-                .collect();
-            self.engine.checked(py, |selector| {
-                for (offers, profile, weight, ready) in seats {
-                    for offer in offers {
-                        let mut workers = selector.workers_mut();
-                        workers.add(&offer.name, profile.clone(), now);
-                        workers.set_weight(&offer.name, weight)?;
-                        workers.set_ready(&offer.name, ready);
-                    }
-                }
-                Ok(())
-            })?;
-        }
-        self.reopen_shared(py)?;
+        let (registry, now) = (&self.registry, self.engine.now(py)?);
+        let is_new = forgotten.is_none();
+        self.run(py, |access| registry.after_fork(access, is_new, now))?;
         Ok(forgotten)
     }
 
@@ -386,6 +304,10 @@ impl Fleet {
         if let Ok(specs) = self.specs.try_lock() {
             specs.iter().try_for_each(|spec| visit.call(spec))?;
         }
-        self.roster.traverse(&visit)
+        let own = |object: &Object| match Arc::strong_count(object) {
+            1 => visit.call(&**object),
+            _ => Ok(()),
+        };
+        self.registry.roster.visit(own)
     }
 }

@@ -7,13 +7,11 @@ mod admission;
 mod batch;
 mod capture;
 mod feed_views;
-mod feeds;
 mod fleet;
 mod keep;
 mod kv;
 mod pair;
 mod pools;
-mod seating;
 mod select;
 mod share;
 mod shared_caches;
@@ -23,6 +21,7 @@ mod views;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
+use cachelb::Registry;
 use cachelb::selector::{PairTerms, Sleep};
 use cachelb_core::ids::Millis;
 use cachelb_core::load::Report;
@@ -40,15 +39,12 @@ use crate::custom::Customs;
 use crate::decision::Owner as _;
 use crate::engine::Engine;
 use crate::options::read::{ABOVE_ZERO, FRACTION, NOT_NEGATIVE, Options, millis};
-use crate::roster::Roster;
 
 pub use self::admission::{AdmissionGate, HeldRequest, settings_of, tenant_named};
 pub use self::fleet::Fleet;
 pub use self::keep::SnapshotPieces;
 pub use self::select::Ready;
 pub use self::share::message_origin;
-
-use self::feeds::Feeds;
 
 #[doc = stub!("Router")]
 #[pyclass(
@@ -92,22 +88,16 @@ impl NativeRouter {
         let keys = pools::HashKeys::read(&given)?;
         let bodies = given.required("bodies")?;
         let bodies = bodies.cast::<PyDict>()?;
-        let (specs, roster) = (pools.extract::<Vec<_>>()?, Roster::default());
+        let specs = pools.extract::<Vec<_>>()?;
         let (selector, readers, models) = pools::open(py, settings.clone(), &specs, keys)?;
-        for (model, id) in models {
-            drop(roster.add_model(py, model, id));
-        }
         let engine = Arc::new(Engine::new(selector, Clock::new(clock)?));
         let bodies = Bodies::of(&Options(bodies), keys.seed, keys.sessions)?;
         let fleet = Fleet {
             layouts: Arc::clone(&bodies.layouts),
             engine: Arc::clone(&engine),
-            roster,
-            feeds: Feeds::default(),
-            readers: Mutex::new(readers.into()),
+            registry: Registry::new(readers, models),
             keys,
             key: callable("key", key)?,
-            changing: AtomicBool::new(false),
             settings,
             specs: Mutex::new(specs),
             asleep: AtomicBool::new(false),
@@ -165,11 +155,7 @@ impl NativeRouter {
         let py = worker.py();
         let fleet = self.fleet.get();
         let key = fleet.key_name(worker)?;
-        let changing = fleet.change(py);
-        let (known, displaced) = fleet.leave_seat(py, &key, drain, true, &changing)?;
-        drop(changing);
-        drop(displaced);
-        Ok(known)
+        fleet.edit(py, |edit| Ok(edit.leave(&key, drain)))
     }
 
     #[doc = stub!("Router.reset_cache")]
@@ -199,7 +185,9 @@ impl NativeRouter {
         let took = number_or_none(took_s, "took_s", NOT_NEGATIVE)?.map_or(0, millis);
         let fleet = this.fleet.get();
         let (key, names) = (fleet.key_name(worker)?, fleet.candidates(worker)?);
-        if restarted && !fleet.has_restarted(&key) {
+        let shown =
+            || (fleet.registry.feeds.get(&key)).is_some_and(|worker| worker.has_restarted());
+        if restarted && !shown() {
             this.reset_cache(worker)?;
         }
         let now = this.engine.now(py)?;
@@ -266,14 +254,16 @@ impl NativeRouter {
 
     #[doc = stub!("Router.keys")]
     fn keys(&self) -> Vec<String> {
-        let now = self.fleet.get().roster.now();
-        now.seats().map(|seat| seat.key.to_string()).collect()
+        let now = self.fleet.get().registry.roster.now();
+        now.workers().map(|seat| seat.key.to_string()).collect()
     }
 
     #[doc = stub!("Router.workers")]
     fn workers(&self, py: Python<'_>) -> Vec<Py<PyAny>> {
-        let now = self.fleet.get().roster.now();
-        now.seats().map(|seat| seat.object.clone_ref(py)).collect()
+        let now = self.fleet.get().registry.roster.now();
+        now.workers()
+            .map(|seat| seat.object.clone_ref(py))
+            .collect()
     }
 
     #[doc = stub!("Router.key_of")]

@@ -56,13 +56,13 @@ pub(super) fn pair_by(
         call,
         tried,
         step,
-        |(prefill, decode), outcome, call, tried| {
+        |(prefill, decode), ready, call, tried| {
             let prefill = prefill.map(|pick| {
                 let call = call.clone_ref(router.py());
-                outcome.decision(router, number, (pick, None), call, tried.clone())
+                ready.decision(router, number, (pick, None), call, tried.clone())
             });
             let found = (decode, None);
-            let decode = outcome.decision(router, outcome.ready.number, found, call, tried);
+            let decode = ready.decision(router, ready.number, found, call, tried);
             (prefill, decode)
         },
     )

@@ -1,6 +1,8 @@
 //! Settings of a router and of its models, from dictionaries made by the Python half.
 
-use cachelb::selector::{Breaker, Placements, PoolId, PoolSettings, Selector, Settings, Veto};
+use cachelb::selector::{
+    Breaker, Placements, PoolId, PoolSettings, PromptReader, Selector, Settings, Veto,
+};
 use cachelb_core::hashing::{Hasher, NamespaceKey};
 use cachelb_policy::{Need, Rule, Setup};
 use pyo3::exceptions::PyValueError;
@@ -11,7 +13,6 @@ use crate::args::{number_or_none, text};
 use crate::error::to_python;
 use crate::options::read::{ABOVE_ZERO, AT_LEAST_ONE, FRACTION, NOT_NEGATIVE, Options, millis};
 use crate::policy::NativePolicy;
-use crate::prompt::Reader;
 
 /// Settings of the whole fleet.
 pub fn settings(given: &Options<'_, '_>) -> PyResult<Settings> {
@@ -66,11 +67,11 @@ impl HashKeys {
 pub struct Pool {
     pub model: Option<String>,
     pub settings: PoolSettings,
-    pub reader: Reader,
+    pub reader: PromptReader,
 }
 
 /// A selector without workers, the readers of its pools, and its models.
-pub type Opened = (Selector, Vec<Reader>, Vec<(String, PoolId)>);
+pub type Opened = (Selector, Vec<PromptReader>, Vec<(String, PoolId)>);
 
 /// Opens the pools of `specs` in a selector of their own.
 pub fn open(
@@ -148,6 +149,6 @@ pub fn read(spec: &Bound<'_, PyDict>, keys: HashKeys) -> PyResult<Pool> {
             decode,
             shadows,
         },
-        reader: Reader::new(hasher, need),
+        reader: PromptReader::new(hasher, need),
     })
 }

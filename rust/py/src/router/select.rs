@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use cachelb::selector::{
-    Offers, Passage, Passed, PoolId, Request, Role, Selector, Survey, Ticket, Wanted,
+    Hints, Offers, Passage, Passed, PoolId, Prompt, PromptReader, Request, Role, Selector, Survey,
+    Ticket, Wanted,
 };
 use cachelb_core::hashing::Hasher;
 use cachelb_core::ids::Millis;
@@ -13,33 +14,26 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 
-use super::fleet::unknown_worker;
 use super::{Fleet, NativeRouter};
 use crate::args::named;
 use crate::arguments::{
     Call, again, arguments, check_surplus, count, given, object, pairs, seconds, string,
 };
 use crate::body::Client;
-use crate::call::{Hints, Tried, Try};
+use crate::call::{Tried, Try};
 use crate::custom::{Picks, RequestView, TRIES};
 use crate::decision::{Decision, Owner, Reread, Selected};
 use crate::engine::{Picked, pick};
-use crate::error::to_python;
+use crate::error::{to_python, unknown_worker};
 use crate::policy::no_worker;
-use crate::prompt::{Prompt, Reader, Scratch, with_scratch};
-use crate::roster::Registered;
+use crate::prompt::{Scratch, with_scratch};
 use crate::workers::Limits;
-
-/// Parts of a decision: the request as it was read, and the workers it chose from.
-pub(super) struct Outcome {
-    pub ready: Ready,
-    pub client: Client,
-}
+use crate::workers::Registered;
 
 /// Which workers a selection is about.
 #[derive(Clone, Copy)]
 pub(super) struct Kind {
-    /// The parts of a request that policies of the caller's pick for, the first worker to be picked last.
+    /// What policies of the caller's are asked for, the first worker to be picked last.
     pub wanted: &'static [Wanted],
     pub dry_run: bool,
     /// How the request takes part in admission, if it does.
@@ -50,14 +44,14 @@ pub(super) struct Kind {
 pub(super) type Step<'a, T> =
     &'a (dyn Fn(&mut Selector, &mut Offers, &Request<'_>) -> Result<T> + Sync);
 
-/// Result of a selection: a worker, or a request that waits.
+/// What a selection found: a worker, or that the request waits.
 pub(super) enum Found<T> {
     Decision(T),
     Waits(Ticket, Option<u64>, Box<Call>),
 }
 
 impl<T> Found<T> {
-    /// The result with `to` applied to the worker.
+    /// What it found, as `to` has it.
     pub fn map<U>(self, to: impl FnOnce(T) -> PyResult<U>) -> PyResult<Found<U>> {
         Ok(match self {
             Self::Decision(found) => Found::Decision(to(found)?),
@@ -65,7 +59,7 @@ impl<T> Found<T> {
         })
     }
 
-    /// The worker, where nothing waits.
+    /// What it found where nothing waits.
     pub fn now(self) -> PyResult<T> {
         match self {
             Self::Decision(found) => Ok(found),
@@ -93,33 +87,6 @@ impl Kind {
     }
 }
 
-impl Outcome {
-    /// The decision of a pick.
-    pub fn decision(
-        &self,
-        router: &Bound<'_, NativeRouter>,
-        number: u64,
-        (pick, seen): Picked,
-        call: Call,
-        tried: Tried,
-    ) -> Decision {
-        let seat = self.ready.registered.seat_of(pick.offer);
-        let selected = Selected {
-            worker: seat.object.clone_ref(router.py()),
-            key: Arc::clone(&seat.key),
-            rank: self.ready.offers[pick.offer].rank,
-            number,
-            pick,
-            prompt_tokens: self.ready.prompt.length,
-            client: self.client.clone(),
-            tried,
-            seen,
-        };
-        let engine = Arc::clone(&router.get().engine);
-        selected.decision(engine, router.clone().unbind(), call)
-    }
-}
-
 /// Selects one worker, for the whole request or for one half of it.
 pub(super) fn select_one(
     router: &Bound<'_, NativeRouter>,
@@ -134,9 +101,7 @@ pub(super) fn select_one(
         call,
         tried,
         step,
-        |found, outcome, call, tried| {
-            outcome.decision(router, outcome.ready.number, found, call, tried)
-        },
+        |found, ready, call, tried| ready.decision(router, ready.number, found, call, tried),
     )
 }
 
@@ -160,18 +125,18 @@ pub(super) fn select_by<T: Send, D>(
     mut call: Call,
     tried: Tried,
     step: Step<'_, Passed<T>>,
-    decide: impl FnOnce(T, &Outcome, Call, Tried) -> D,
+    decide: impl FnOnce(T, &Ready, Call, Tried) -> D,
 ) -> PyResult<Found<D>> {
     let this = router.get();
     NativeRouter::wake(router)?;
     let begun = this.engine.begin(kind.dry_run);
-    let (found, outcome) =
+    let (found, ready) =
         with_scratch(|scratch| kind.step(router, &mut call, &tried, scratch, step))?;
     let found = match found {
-        Passed::Picked(found) => Found::Decision(decide(found, &outcome, call, tried)),
+        Passed::Picked(found) => Found::Decision(decide(found, &ready, call, tried)),
         Passed::Waits { ticket, again_ms } => Found::Waits(ticket, again_ms, Box::new(call)),
     };
-    this.fleet.get().roster.give_back(outcome.ready.offers);
+    this.fleet.get().registry.roster.give_back(ready.offers);
     this.engine.selected(begun);
     Ok(found)
 }
@@ -192,12 +157,20 @@ impl Owner for Py<NativeRouter> {
         with_scratch(|scratch| {
             this.fill(py, &mut call, scratch, false)?;
             let fleet = this.fleet.get();
-            let ready = Ready::read(this, py, &call, &[], fleet.roster.now(), scratch, true)?;
-            let reader = &fleet.readers()[ready.pool.0 as usize];
+            let ready = Ready::read(
+                this,
+                py,
+                &call,
+                &[],
+                fleet.registry.roster.now(),
+                scratch,
+                true,
+            )?;
+            let reader = &fleet.registry.readers()[ready.pool.0 as usize];
             let request = ready.request(&call.hints(py)?, &[], scratch);
             let done = work(reader, &request, ready.prompt.is_long());
             scratch.room.take_back(&mut call.read);
-            fleet.roster.give_back(ready.offers);
+            fleet.registry.roster.give_back(ready.offers);
             done
         })
     }
@@ -225,7 +198,7 @@ impl NativeRouter {
         scratch: &mut Scratch,
         counted: bool,
     ) -> PyResult<()> {
-        let has_events = self.fleet.get().feeds.undeclared.has_events();
+        let has_events = self.fleet.get().registry.feeds.has_events();
         let room = &mut scratch.room;
         self.bodies.fill(py, call, room, counted, has_events)
     }
@@ -240,12 +213,12 @@ impl Kind {
         tried: &[Try],
         scratch: &mut Scratch,
         step: Step<'_, T>,
-    ) -> PyResult<(T, Outcome)> {
+    ) -> PyResult<(T, Ready)> {
         let (py, this, dry_run) = (router.py(), router.get(), self.dry_run);
         let waited = self.passage.is_some_and(|passage| passage.ticket.is_some());
         let counted = !dry_run && tried.is_empty() && !waited;
         this.fill(py, call, scratch, counted)?;
-        let registered = this.fleet.get().roster.now();
+        let registered = this.fleet.get().registry.roster.now();
         let mut ready = Ready::read(this, py, call, tried, registered, scratch, dry_run)?;
         let mut offers = std::mem::take(&mut ready.offers);
         let hints = call.hints(py)?;
@@ -256,15 +229,14 @@ impl Kind {
             ..ready.request(&hints, tried, scratch)
         };
         let found = ready.decide(router, call, self, &mut offers, &request, step)?;
-        let client = hints.client(&ready.prompt);
         scratch.room.take_back(&mut call.read);
         let found = found.map_err(|error| no_worker(py, &offers, tried, &error))?;
         ready.offers = offers;
-        Ok((found, Outcome { ready, client }))
+        Ok((found, ready))
     }
 }
 
-/// A call that was read.
+/// A call that was read, of which decisions are made.
 pub struct Ready {
     pool: PoolId,
     pub prompt: Prompt,
@@ -273,9 +245,36 @@ pub struct Ready {
     now: Millis,
     hasher: Hasher,
     registered: Arc<Registered>,
+    /// What the decision keeps of body and headers.
+    pub client: Client,
 }
 
 impl Ready {
+    /// The decision of a pick.
+    pub fn decision(
+        &self,
+        router: &Bound<'_, NativeRouter>,
+        number: u64,
+        (pick, seen): Picked,
+        call: Call,
+        tried: Tried,
+    ) -> Decision {
+        let seat = self.registered.worker_of(pick.offer);
+        let selected = Selected {
+            worker: seat.object.clone_ref(router.py()),
+            key: Arc::clone(&seat.key),
+            rank: self.offers[pick.offer].rank,
+            number,
+            pick,
+            prompt_tokens: self.prompt.length,
+            client: self.client.clone(),
+            tried,
+            seen,
+        };
+        let engine = Arc::clone(&router.get().engine);
+        selected.decision(engine, router.clone().unbind(), call)
+    }
+
     /// Reads everything a selection needs; nothing is locked yet.
     pub fn read(
         router: &NativeRouter,
@@ -290,33 +289,35 @@ impl Ready {
         let fleet = router.fleet.get();
         let now = fleet.engine.now(py)?;
         let hints = call.hints(py)?;
-        let (pool, model) = fleet.pool_of(hints.model, &registered, dry_run);
-        let readers = fleet.readers();
+        let (pool, model) = fleet.registry.pool_of(hints.model, &registered, dry_run);
+        let readers = fleet.registry.readers();
         let reader = &readers[pool.0 as usize];
         let scales = &fleet.engine.scales;
         let prompt = call.prompt(py, &hints, reader, model, scales, scratch)?;
         let key = fleet.key.as_ref().map(|key| key.bind(py));
-        let known = |name: &str| registered.seat(name).is_some();
-        let limits = Limits::read(py, call, tried, key, fleet.tags(), known)?;
-        let mut ready = Self::new(fleet, registered, (pool, reader), prompt, now);
+        let known = |name: &str| registered.worker(name).is_some();
+        let limits = Limits::read(py, call, tried, key, fleet.registry.tags(), known)?;
+        let mut ready = Self::new(fleet, registered, (pool, reader), prompt, &hints, now);
         if let Some(limits) = limits {
             limits.apply(&mut ready.offers);
         }
         Ok(ready)
     }
 
-    /// A request that was read, the `prompt` by the reader of its pool.
+    /// What was read of a request, the `prompt` by the reader of its pool.
     pub fn new(
         fleet: &Fleet,
         registered: Arc<Registered>,
-        (pool, reader): (PoolId, &Reader),
+        (pool, reader): (PoolId, &PromptReader),
         prompt: Prompt,
+        hints: &Hints<'_>,
         now: Millis,
     ) -> Self {
         Self {
+            client: hints.client(&prompt),
             pool,
             prompt,
-            offers: fleet.roster.offers(&registered),
+            offers: fleet.registry.roster.candidates(&registered),
             number: fleet.engine.next_number(),
             now,
             hasher: reader.hasher,
@@ -326,7 +327,7 @@ impl Ready {
 
     /// Another selection for the same request, among all workers again.
     pub fn renew(&mut self, fleet: &Fleet, now: Millis) {
-        self.offers = fleet.roster.offers(&self.registered);
+        self.offers = fleet.registry.roster.candidates(&self.registered);
         self.number = fleet.engine.next_number();
         self.now = now;
     }
@@ -396,7 +397,7 @@ impl Ready {
         let before = offers.ruled_out();
         let survey = self.locked(router, |selector| Survey::of(selector, offers, request))?;
         offers.restore(&before);
-        // An error shows in the selection that follows.
+        // What is wrong shows in the selection that follows.
         let Ok(survey) = survey else { return Ok(()) };
         let (prompt, hasher) = (&self.prompt, &self.hasher);
         let view = |seed| RequestView::new(py, call, prompt, request, hasher, dry_run, seed);
@@ -469,8 +470,10 @@ impl NativeRouter {
     ) -> PyResult<Decision> {
         let (py, fleet) = (slf.py(), slf.get().fleet.get());
         let key = fleet.key_name(worker)?;
-        let registered = fleet.roster.now();
-        let seat = registered.seat(&key).ok_or_else(|| unknown_worker(&key))?;
+        let registered = fleet.registry.roster.now();
+        let seat = registered
+            .worker(&key)
+            .ok_or_else(|| unknown_worker(&key))?;
         let wanted = match seat.profile.role {
             _ if !track_prefill_tokens => &[Wanted::Decode],
             Role::Prefill => &[Wanted::Prefill],
@@ -486,7 +489,7 @@ impl NativeRouter {
         select_now(slf, kind, call, Vec::new())
     }
 
-    /// The next pick, and the selection's view of every worker.
+    /// What the next selection would pick, and what it sees of every worker.
     #[pyo3(signature = (**arguments))]
     fn _explain<'py>(
         slf: &Bound<'py, Self>,

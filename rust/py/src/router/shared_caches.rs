@@ -1,16 +1,13 @@
 //! Caches that workers of a model read: registered by name, fed by their own events or by those of the workers.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64};
 
-use cachelb::selector::{PoolId, Readers, SharedTerms};
-use cachelb_core::ids::{Medium, WorkerId};
-use cachelb_events::{FeedSettings, FollowerSettings, IngestSettings, Streams};
+use cachelb::selector::{Readers, SharedStreams, SharedTerms};
+use cachelb_core::ids::Medium;
 use cachelb_policy::Loading;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
-use super::feeds::{SharedCache, WorkerStreams};
 use super::fleet::{Fleet, count};
 use crate::args::{named, number_or_none};
 use crate::options::read::{ABOVE_ZERO, NOT_NEGATIVE, millis};
@@ -29,78 +26,19 @@ fn media(given: Vec<String>) -> PyResult<Arc<[Medium]>> {
 }
 
 impl Fleet {
-    /// Registers a shared cache in the selector, with streams of its own unless it has some.
-    fn open_shared(
-        &self,
-        py: Python<'_>,
-        name: &Arc<str>,
-        pool: PoolId,
-        terms: SharedTerms,
-        media: Arc<[Medium]>,
-    ) -> PyResult<()> {
-        let now = self.engine.now(py)?;
-        let holder = self.engine.checked(py, |selector| {
-            let mut workers = selector.workers_mut();
-            workers.add_shared_cache(name, pool, terms.clone(), now)
-        })?;
-        let known = self
-            .feeds
-            .shared(pool)
-            .filter(|known| known.holder() == holder);
-        let streams = known.map_or_else(
-            || Arc::new(self.shared_streams(holder, pool)),
-            |known| Arc::clone(&known.streams),
-        );
-        let name = Arc::clone(name);
-        self.feeds.put_shared(
-            pool,
-            SharedCache {
-                name,
-                terms,
-                media,
-                streams,
-            },
-        );
-        Ok(())
-    }
-
-    fn shared_streams(&self, holder: WorkerId, home: PoolId) -> WorkerStreams {
-        let hasher = self.readers()[home.0 as usize].hasher;
-        WorkerStreams {
-            ids: vec![holder],
-            home,
-            life: Arc::new(AtomicBool::new(true)),
-            streams: Streams::new(FeedSettings {
-                ingest: IngestSettings {
-                    is_shared_cache: true,
-                    ..IngestSettings::new(hasher)
-                },
-                follower: FollowerSettings::default(),
-                ranks: 1,
-            }),
-            restarts: AtomicU64::new(0),
-        }
-    }
-
     /// The workers given by their keys or themselves, registered or yet to come.
     fn readers_of(&self, workers: &Bound<'_, PyAny>) -> PyResult<Readers> {
         let key = self.key.as_ref().map(|key| key.bind(workers.py()));
-        let now = self.roster.now();
-        let keys = keys_of(workers, key, self.tags(), |name| now.seat(name).is_some())?;
+        let now = self.registry.roster.now();
+        let keys = keys_of(workers, key, self.registry.tags(), |name| {
+            now.worker(name).is_some()
+        })?;
         if keys.is_empty() {
             return Err(PyValueError::new_err(
                 "workers is empty; name a worker that reads the shared cache, or pass None for all of the model",
             ));
         }
         Ok(Readers::of(keys))
-    }
-
-    /// Registers those of the parent again, in the child of a fork, whose streams are gone.
-    pub(super) fn reopen_shared(&self, py: Python<'_>) -> PyResult<()> {
-        for (pool, cache) in self.feeds.take_shared() {
-            self.open_shared(py, &cache.name, pool, cache.terms, cache.media)?;
-        }
-        Ok(())
     }
 }
 
@@ -133,27 +71,7 @@ impl Fleet {
                 .map_or_else(|| Ok(Readers::default()), |keys| self.readers_of(keys))?,
         };
         let media = self::media(media)?;
-        if name.is_empty() {
-            return Err(PyValueError::new_err(
-                "the name of a shared cache must not be empty",
-            ));
-        }
-        let _changing = self.change(py);
-        let now = self.roster.now();
-        if now.seat(name).is_some() {
-            return Err(PyValueError::new_err(format!(
-                "{name:?} is the key of a worker; a shared cache needs a name of its own"
-            )));
-        }
-        let pool = match model {
-            None => PoolId::default(),
-            Some(model) => *now.models.get(model).ok_or_else(|| {
-                PyValueError::new_err(format!(
-                    "model {model:?} has no index of its own; name it in `models` of the router or of a worker first"
-                ))
-            })?,
-        };
-        self.open_shared(py, &name.into(), pool, terms, media)
+        self.edit(py, |edit| edit.add_shared_cache(name, model, terms, media))
     }
 
     /// Forgets a shared cache and its blocks. Returns whether it was known.
@@ -162,18 +80,14 @@ impl Fleet {
         py: Python<'_>,
         #[pyo3(from_py_with = named::name)] name: &str,
     ) -> PyResult<bool> {
-        let _changing = self.change(py);
-        self.feeds.forget_shared(name);
-        self.engine.locked(py, |selector| {
-            selector.workers_mut().remove_shared_cache(name)
-        })
+        self.edit(py, |edit| Ok(edit.remove_shared_cache(name)))
     }
 
     /// Names of the shared caches, and the blocks that each holds.
     fn shared_caches(&self, py: Python<'_>) -> PyResult<Vec<(String, u64)>> {
-        let all = self.feeds.all_shared();
+        let all = self.registry.feeds.all_shared();
         self.engine.locked(py, |selector| {
-            let row = |cache: &SharedCache| {
+            let row = |cache: &SharedStreams| {
                 let blocks = selector.pools().block_count(Some(cache.holder()));
                 (cache.name.to_string(), blocks)
             };

@@ -20,7 +20,7 @@ use crate::engine::Engine;
 use crate::items::set_items;
 use crate::learned_stats::learned;
 
-use crate::roster::Registered;
+use crate::workers::Registered;
 
 /// One candidate's state, copied out under the lock.
 struct Row {
@@ -222,6 +222,7 @@ impl Fleet {
         let pool = match model {
             None => PoolId(0),
             Some(model) => *self
+                .registry
                 .roster
                 .now()
                 .models
@@ -247,7 +248,7 @@ impl Fleet {
             .engine
             .locked(py, |selector| selector.ledger().since(cursor, limit))?;
         let now = self.engine.now(py)?.0;
-        let registered = self.roster.now();
+        let registered = self.registry.roster.now();
         let finished = PyList::empty(py);
         for record in records {
             finished.append(self.record(py, &registered, &record, now)?)?;

@@ -8,7 +8,7 @@ use pyo3::intern;
 use pyo3::prelude::*;
 
 use crate::engine::lock;
-use crate::roster::{Registered, Seat};
+use crate::workers::{Registered, Worker};
 
 const NO_ADDRESS: &str = "worker %s is never picked: it has no IP address and port; register it by address, or pass \
     `address=` to EndpointPicker";
@@ -92,7 +92,7 @@ impl Addresses {
             version: Some(registered.version()),
             ..Known::default()
         };
-        for seat in registered.seats() {
+        for seat in registered.workers() {
             let address = match before.by_key.get(&seat.key) {
                 Some(known) => known.clone(),
                 None => self.address(seat)?,
@@ -107,12 +107,12 @@ impl Addresses {
         Ok(now)
     }
 
-    fn address(&self, seat: &Seat) -> PyResult<Option<Arc<str>>> {
+    fn address(&self, seat: &Worker) -> PyResult<Option<Arc<str>>> {
         let address = match &self.source {
             Source::Key => return Ok(Some(Arc::clone(&seat.key))),
             Source::Parsed => address_of(&seat.key),
             Source::Callable(callable) => Python::attach(|py| {
-                let given: String = callable.call1(py, (&seat.object,))?.extract(py)?;
+                let given: String = callable.call1(py, (&*seat.object,))?.extract(py)?;
                 Ok::<_, PyErr>(address_of(&given))
             })?,
         };

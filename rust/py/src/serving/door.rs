@@ -10,7 +10,7 @@ use std::task::{Wake, Waker};
 use std::time::Duration;
 
 use cachelb::selector::{
-    GateId, GateSettings, Newcomer, Offers, Passage, Passed, Pick, Request, Selector, Ticket,
+    GateId, GateSettings, Newcomer, Offers, Passage, Passed, Pick, Request, Selector, Ticket, Way,
 };
 use cachelb_core::ids::Millis;
 use cachelb_serving::{Asked, Picked, Refusal};
@@ -53,15 +53,6 @@ impl Wake for Turn {
     }
 }
 
-/// How a request takes part in a selection.
-#[derive(Debug, Clone)]
-pub enum Entry {
-    /// It comes; what wakes it, if it may wait.
-    Comes(Option<Waker>),
-    /// It waits, and this may be its last try.
-    Waits { ticket: Ticket, is_last: bool },
-}
-
 /// A request that waits. It leaves the queue when dropped.
 #[derive(Debug)]
 pub struct Held {
@@ -98,7 +89,7 @@ impl Door {
     /// Selects for a request, within the selector's lock.
     pub fn pass(
         &self,
-        entry: &Entry,
+        way: &Way,
         asked: &Asked,
         selector: &mut Selector,
         candidates: &mut Offers,
@@ -106,48 +97,33 @@ impl Door {
     ) -> cachelb_core::Result<Passed<Pick>> {
         let tenant = asked.tenant.as_ref();
         let tenant = tenant.map(|name| tenant_named(&self.tenants, name));
-        let ticket = match entry {
-            Entry::Comes(_) => None,
-            Entry::Waits { ticket, .. } => Some(*ticket),
-        };
         let passage = Passage {
             gate: self.id,
             priority: asked.priority.unwrap_or(0),
             tenant: tenant.unwrap_or_default(),
-            ticket,
+            ticket: way.ticket(),
             ..Passage::default()
         };
         let request = &Request {
             passage: Some(passage),
             ..*request
         };
-        let select = |selector: &mut Selector, candidates: &mut Offers, request: &Request<'_>| {
-            selector.select(candidates, request)
-        };
-        match entry {
-            Entry::Comes(waker) => {
-                selector.gates_mut().open(self.id, &self.settings);
-                let newcomer = waker
-                    .as_ref()
-                    .map(|waker| self.newcomer(waker, request.now));
-                selector.arrive(candidates, request, newcomer.as_ref(), select)
-            }
-            Entry::Waits { is_last, .. } => {
-                selector.try_again(candidates, request, *is_last, select)
-            }
-        }
+        selector.pass(&self.settings, way, candidates, request, Selector::select)
     }
 
     /// Picks for a request by `tried`, once it is its turn.
-    pub async fn admit<F>(self: &Arc<Self>, tried: impl Fn(Entry) -> F) -> Result<Picked, Refusal>
+    pub async fn admit<F>(self: &Arc<Self>, tried: impl Fn(Way) -> F) -> Result<Picked, Refusal>
     where
         F: Future<Output = Result<Came, Refusal>>,
     {
         let turn = Arc::new(Turn::default());
         let end = self.wait.map(|wait| Instant::now() + wait);
-        let may_wait = self.wait != Some(Duration::ZERO);
-        let waker = may_wait.then(|| Waker::from(Arc::clone(&turn)));
-        let mut came = tried(Entry::Comes(waker)).await?;
+        let way = if self.wait == Some(Duration::ZERO) {
+            Way::Now
+        } else {
+            Way::Hold(self.newcomer(Waker::from(Arc::clone(&turn))))
+        };
+        let mut came = tried(way).await?;
         loop {
             let (mut held, again) = match came {
                 Came::Picked(picked) => return Ok(picked),
@@ -164,16 +140,17 @@ impl Door {
             }
             let is_last = end.is_some_and(|end| end <= now);
             let ticket = held.ticket;
-            came = tried(Entry::Waits { ticket, is_last }).await?;
+            came = tried(Way::Again(ticket, is_last)).await?;
             held.is_over = true;
         }
     }
 
-    /// A request that comes at `now` and may wait.
-    fn newcomer(&self, waker: &Waker, now: Millis) -> Newcomer {
+    /// A request that comes now and may wait.
+    fn newcomer(&self, waker: Waker) -> Newcomer {
+        let now = self.engine.any_now();
         let until = |wait: Duration| Millis(now.0.saturating_add(millis(wait.as_secs_f64())));
         Newcomer {
-            waker: waker.clone(),
+            waker,
             caller: CALLER,
             until: self.wait.map(|wait| (until(wait), false)),
             for_workers: false,

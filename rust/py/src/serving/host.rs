@@ -4,21 +4,21 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use cachelb::selector::{Eligibility, Role, Wanted};
+use cachelb::selector::{Eligibility, Role, Wanted, Way};
 use cachelb_serving::{Asked, Host, LARGE_BODY_BYTES, Picked, Refusal, off_thread};
 use pyo3::prelude::*;
 use tokio::sync::Semaphore;
 
 use super::addresses::{Addresses, Known};
 use super::booked::{Booking, Chosen, Rebooking};
-use super::door::{Came, Door, Entry};
+use super::door::{Came, Door};
 use super::gate;
 use super::interpreted::Interpreted;
 use super::native::{failed, natively};
 use super::picking::{Query, Selecting, Stop, pick};
 use crate::decision::Owner;
-use crate::roster::Registered;
 use crate::router::NativeRouter;
+use crate::workers::Registered;
 
 /// A router and what its server keeps of it.
 #[derive(Debug)]
@@ -38,7 +38,7 @@ pub struct RouterHost {
 
 /// How a request is selected for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Way {
+enum By {
     Native,
     Interpreted,
 }
@@ -73,15 +73,15 @@ impl RouterHost {
     }
 
     fn registered(&self) -> Arc<Registered> {
-        self.router.get().fleet.get().roster.now()
+        self.router.get().fleet.get().registry.roster.now()
     }
 
     /// Whether the interpreter takes part in the selection for a request.
-    fn way(&self, asked: &Asked) -> Way {
+    fn way(&self, asked: &Asked) -> By {
         if self.renders(asked) || self.is_asked() {
-            Way::Interpreted
+            By::Interpreted
         } else {
-            Way::Native
+            By::Native
         }
     }
 
@@ -96,7 +96,7 @@ impl RouterHost {
 
     fn selecting<R, E: From<Refusal>>(
         &self,
-        way: Way,
+        way: By,
         asked: &Asked,
         again: bool,
         work: impl FnOnce(&Known, &mut dyn Selecting) -> Result<R, E>,
@@ -107,7 +107,7 @@ impl RouterHost {
             .of(&registered)
             .map_err(|error| failed(&error))?;
         match way {
-            Way::Native => {
+            By::Native => {
                 let _inside = gate::enter();
                 natively(
                     self.router.get(),
@@ -118,7 +118,7 @@ impl RouterHost {
                     |natively| work(&known, natively),
                 )
             }
-            Way::Interpreted => Python::attach(|py| {
+            By::Interpreted => Python::attach(|py| {
                 let router = self.router.bind(py).clone();
                 let mut interpreted =
                     Interpreted::new(router, asked).map_err(|error| failed(&error))?;
@@ -127,7 +127,7 @@ impl RouterHost {
         }
     }
 
-    fn picked(self: &Arc<Self>, way: Way, asked: Asked) -> Result<Picked, Refusal> {
+    fn picked(self: &Arc<Self>, way: By, asked: Asked) -> Result<Picked, Refusal> {
         self.tried(way, asked, None).map_err(Refusal::from)
     }
 
@@ -136,9 +136,9 @@ impl RouterHost {
         self: &Arc<Self>,
         door: &Arc<Door>,
         asked: Asked,
-        entry: &Entry,
+        entry: &Way,
     ) -> Result<Came, Refusal> {
-        let came = match self.tried(Way::Native, asked, Some((door, entry))) {
+        let came = match self.tried(By::Native, asked, Some((door, entry))) {
             Ok(picked) => Ok(Came::Picked(picked)),
             Err(Stop::Refused(refusal)) => Err(refusal),
             Err(Stop::Waits(ticket, again_ms)) => Ok(Came::Waits {
@@ -146,7 +146,7 @@ impl RouterHost {
                 again: again_ms.map(Duration::from_millis),
             }),
         };
-        if matches!(entry, Entry::Waits { .. }) || matches!(came, Ok(Came::Waits { .. })) {
+        if matches!(entry, Way::Again(..)) || matches!(came, Ok(Came::Waits { .. })) {
             door.call_next(false);
         }
         came
@@ -154,11 +154,11 @@ impl RouterHost {
 
     fn tried(
         self: &Arc<Self>,
-        way: Way,
+        way: By,
         asked: Asked,
-        entry: Option<(&Door, &Entry)>,
+        entry: Option<(&Door, &Way)>,
     ) -> Result<Picked, Stop> {
-        let again = matches!(entry, Some((_, Entry::Waits { .. })));
+        let again = matches!(entry, Some((_, Way::Again(..))));
         let found = self.selecting(way, &asked, again, |known, selecting| {
             pick(selecting, &asked, known, entry)
         });
@@ -191,9 +191,9 @@ impl Rebooking for RouterHost {
         };
         // With one candidate a policy has nothing to choose, but a rendered prompt is rendered again.
         let way = if self.renders(asked) {
-            Way::Interpreted
+            By::Interpreted
         } else {
-            Way::Native
+            By::Native
         };
         let selected = self.selecting(way, asked, false, |_, selecting| selecting.select(query));
         selected.map_err(Refusal::from)
@@ -207,7 +207,7 @@ pub struct Shared(pub Arc<RouterHost>);
 impl Host for Shared {
     async fn pick(&self, asked: Asked) -> Result<Picked, Refusal> {
         let host = Arc::clone(&self.0);
-        if host.way(&asked) == Way::Interpreted {
+        if host.way(&asked) == By::Interpreted {
             let (interpreter, patience) = (Arc::clone(&host.interpreter), host.patience);
             let (own, request) = (Arc::clone(&host), asked.clone());
             // The permit goes with the work: a call that hangs keeps it, and all others wait their time and no longer.
@@ -215,7 +215,7 @@ impl Host for Shared {
                 let permit = interpreter.acquire_owned().await;
                 let work = move || {
                     let _permit = permit;
-                    own.picked(Way::Interpreted, request)
+                    own.picked(By::Interpreted, request)
                 };
                 off_thread(work).await
             };
@@ -229,7 +229,7 @@ impl Host for Shared {
             .as_ref()
             .is_some_and(|body| body.len() > LARGE_BODY_BYTES);
         if let Some(door) = host.door.as_ref().filter(|_| !asked.any_model) {
-            let tried = |entry: Entry| {
+            let tried = |entry: Way| {
                 let (host, door, asked) = (Arc::clone(&host), Arc::clone(door), asked.clone());
                 let come = move || host.came(&door, asked, &entry);
                 async move {
@@ -243,15 +243,15 @@ impl Host for Shared {
             return door.admit(tried).await;
         }
         if is_long || !host.router.get().engine.has_native_clock() {
-            return off_thread(move || host.picked(Way::Native, asked)).await;
+            return off_thread(move || host.picked(By::Native, asked)).await;
         }
-        host.picked(Way::Native, asked)
+        host.picked(By::Native, asked)
     }
 
     fn workers(&self) -> Vec<Arc<str>> {
         let registered = self.0.registered();
         registered
-            .seats()
+            .workers()
             .map(|seat| Arc::clone(&seat.key))
             .collect()
     }
@@ -262,7 +262,7 @@ impl Host for Shared {
 
     fn target(&self, key: &str) -> Option<Arc<str>> {
         let registered = self.0.registered();
-        registered.seat(key).map(|seat| Arc::clone(&seat.raw))
+        registered.worker(key).map(|seat| Arc::clone(&seat.raw))
     }
 
     fn schedulable(&self) -> usize {
@@ -278,14 +278,14 @@ impl Host for Shared {
                         && !matches!(eligibility, Eligibility::NotReady | Eligibility::Draining)
                 })
             };
-            let seats = registered.seats();
+            let seats = registered.workers();
             seats.filter(|seat| seat.names().iter().any(takes)).count()
         })
     }
 
     fn set_health(&self, worker: &str, is_healthy: bool) {
         let registered = self.0.registered();
-        let Some(seat) = registered.seat(worker) else {
+        let Some(seat) = registered.worker(worker) else {
             return;
         };
         let (names, engine) = (seat.names(), &self.0.router.get().engine);

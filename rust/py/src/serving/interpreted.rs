@@ -64,7 +64,7 @@ impl Selecting for Interpreted<'_> {
                 .select(py, call, Vec::new(), query.dry_run)
         })();
         let decision = selected.map_err(|error| refusal(py, &error))?;
-        let registered = self.router.get().fleet.get().roster.now();
+        let registered = self.router.get().fleet.get().registry.roster.now();
         Ok(Chosen {
             model: registered
                 .model(decision.pick.pool)

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use cachelb::selector::{Eligibility, Offer, Offers, Passed, Request, Selector};
+use cachelb::selector::{Eligibility, Hints, Offer, Offers, Passed, Request, Selector};
 use cachelb_core::Error;
 use cachelb_core::ids::Millis;
 use cachelb_policy::Reason;
@@ -12,12 +12,11 @@ use pyo3::PyErr;
 use super::booked::{Chosen, Load};
 use super::picking::{Query, RETRY_AFTER_S, Selecting, Stop};
 use crate::body::Read;
-use crate::call::Hints;
 use crate::decision::{Lease, Owner};
 use crate::error::body_text;
-use crate::prompt::{Scratch, with_detached_scratch};
-use crate::roster::Registered;
+use crate::prompt::{self, Scratch, with_detached_scratch};
 use crate::router::{NativeRouter, Ready};
+use crate::workers::Registered;
 use crate::workers::rule_out;
 
 /// Longest `Retry-After` of a refusal, as in `cachelb.Overloaded`.
@@ -54,7 +53,7 @@ pub fn natively<R, E: From<Refusal>>(
             .bodies
             .read_wire((asked.path(), body), headers, tenant, !again, room);
         let read = read.map_err(|error| Refusal::bad_body(body_text(error)))?;
-        if router.fleet.get().feeds.undeclared.has_events() {
+        if router.fleet.get().registry.feeds.has_events() {
             router
                 .bodies
                 .warn_once(&read)
@@ -112,15 +111,17 @@ impl Natively<'_> {
             return ready;
         }
         let hints = self.hints;
-        let (pool, model) = fleet.pool_of(hints.model, self.registered, dry_run);
-        let readers = fleet.readers();
+        let (pool, model) = fleet
+            .registry
+            .pool_of(hints.model, self.registered, dry_run);
+        let readers = fleet.registry.readers();
         let reader = &readers[pool.0 as usize];
         let namespace = hints.namespace(&reader.hasher, model);
         self.scratch.boundaries.clear();
-        let mut prompt = reader.body(self.read, namespace, self.scratch);
+        let mut prompt = prompt::body(reader, self.read, namespace, self.scratch);
         hints.complete(&mut prompt, model, &fleet.engine.scales, self.scratch);
         let registered = Arc::clone(self.registered);
-        Ready::new(fleet, registered, (pool, reader), prompt, now)
+        Ready::new(fleet, registered, (pool, reader), prompt, &hints, now)
     }
 }
 
@@ -145,7 +146,6 @@ impl Selecting for Natively<'_> {
         let mut candidates = std::mem::take(&mut ready.offers);
         limit(&mut candidates, query);
         let hints = self.hints;
-        let client = hints.client(&ready.prompt);
         let first = |candidates: &Offers| {
             let is_open = |each: &Offer| each.eligibility == Eligibility::Candidate;
             candidates
@@ -173,14 +173,14 @@ impl Selecting for Natively<'_> {
             Err(error) => Err(failed(&error).into()),
         };
         let chosen = found.map(|found| {
-            let seat = self.registered.seat_of(found.offer);
+            let seat = self.registered.worker_of(found.offer);
             let lease = |booking| {
                 let (engine, owner) = (Arc::clone(engine), Arc::clone(self.owner));
                 let worker = (&*seat.key, candidates[found.offer].rank);
                 Lease::new(
                     engine,
                     owner,
-                    client.clone(),
+                    ready.client.clone(),
                     ready.number,
                     Some(booking),
                     worker,
@@ -201,7 +201,7 @@ impl Selecting for Natively<'_> {
                 }),
             }
         });
-        fleet.roster.give_back(candidates);
+        fleet.registry.roster.give_back(candidates);
         self.ready = Some((ready, query.dry_run));
         if chosen.is_ok() {
             engine.selected(begun);

@@ -3,12 +3,12 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use cachelb::selector::Ticket;
+use cachelb::selector::{Ticket, Way};
 use cachelb_serving::{Asked, Event, Refusal};
 
 use super::addresses::Known;
 use super::booked::Chosen;
-use super::door::{Door, Entry};
+use super::door::Door;
 
 /// When a client that gets no worker may try again.
 pub const RETRY_AFTER_S: f64 = 1.0;
@@ -23,7 +23,7 @@ pub struct Query<'a> {
     /// Whether the first of them is to be taken, as a policy of the caller's would.
     pub pinned: bool,
     /// The admission, and how the request takes part in it.
-    pub entry: Option<(&'a Door, &'a Entry)>,
+    pub entry: Option<(&'a Door, &'a Way)>,
 }
 
 /// Why no worker is picked.
@@ -91,7 +91,7 @@ pub fn pick(
     selecting: &mut dyn Selecting,
     asked: &Asked,
     known: &Known,
-    entry: Option<(&Door, &Entry)>,
+    entry: Option<(&Door, &Way)>,
 ) -> Result<(Vec<String>, Chosen), Stop> {
     let among = known.among(asked.subset.as_ref(), selecting.may_grow());
     let among = among.as_ref();

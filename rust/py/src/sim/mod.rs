@@ -347,7 +347,7 @@ fn rule_keys<'a>(
     sessions: &'a [Option<Box<[u8]>>],
     admission: Option<&'a Admission>,
 ) -> PyResult<Keys<'a>> {
-    let readers = router.fleet.get().readers();
+    let readers = router.fleet.get().registry.readers();
     let reader = readers
         .first()
         .ok_or_else(|| PyValueError::new_err("a router needs a pool"))?;

@@ -1,0 +1,287 @@
+//! The workers and models of a router beside its selector. The host says how the selector is locked, by [`Access`].
+
+use std::collections::HashSet;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
+
+use cachelb_core::ids::{Medium, Millis, WorkerId};
+use cachelb_events::{IngestSettings, Moment};
+use cachelb_share::{Word, fingerprint};
+
+use crate::Selector;
+use crate::error::{Error, Result};
+use crate::feeds::rank::{Access, Rank};
+use crate::feeds::streams::{Feeds, SharedStreams, Site, WorkerStreams};
+use crate::fleet::names::{TagKey, names_of};
+use crate::fleet::roster::{Registered, Roster, Worker, lock};
+use crate::fleet::worker::Profile;
+use crate::indexes::shared_cache::SharedTerms;
+use crate::request::PoolId;
+use crate::request::hints::Model;
+use crate::request::prompt::PromptReader;
+use crate::sharing::Sharing;
+
+/// The ranks of a worker, by their number.
+pub type Ranks<'a, A> = &'a dyn Fn(usize) -> Rank<'a, Site<'a, A>>;
+
+/// Workers, models, event streams and readers of prompts.
+#[derive(Debug)]
+pub struct Registry<T> {
+    /// The workers.
+    pub roster: Roster<T>,
+    /// Their event streams.
+    pub feeds: Feeds,
+    /// By pool.
+    readers: Mutex<Arc<[PromptReader]>>,
+}
+
+impl<T: Clone + Send + Sync> Registry<T> {
+    /// No workers yet; the first of `readers` is that of the first pool.
+    #[must_use]
+    pub fn new(readers: Vec<PromptReader>, models: Vec<(String, PoolId)>) -> Self {
+        Self {
+            roster: Roster::new(models.into_iter().collect()),
+            feeds: Feeds::default(),
+            readers: Mutex::new(readers.into()),
+        }
+    }
+
+    /// The readers of prompts, by pool.
+    pub fn readers(&self) -> Arc<[PromptReader]> {
+        Arc::clone(&lock(&self.readers))
+    }
+
+    /// Puts others in their place.
+    pub fn edit_readers(&self, edit: impl FnOnce(&mut Vec<PromptReader>)) {
+        let mut readers = self.readers().to_vec();
+        edit(&mut readers);
+        *lock(&self.readers) = readers.into();
+    }
+
+    /// What tags of names are made with: routers that share state have it in common.
+    pub fn tags(&self) -> TagKey {
+        TagKey::of(&self.readers()[0].hasher)
+    }
+
+    /// Fingerprints by pool.
+    pub fn fingerprints(&self) -> Vec<u64> {
+        let known = self.roster.now();
+        let readers = self.readers();
+        // The reader of a model that another thread opens is there before its name.
+        let named = readers.iter().take(known.models.len() + 1).enumerate();
+        named
+            .map(|(at, reader)| fingerprint(&reader.hasher, known.model(PoolId(at as u32))))
+            .collect()
+    }
+
+    /// The pool of the model called `name`, and what the name means there. A model without an index of its own shares the
+    /// first one.
+    pub fn pool_of<'a>(
+        &self,
+        name: Option<&'a str>,
+        registered: &Registered<T>,
+        dry_run: bool,
+    ) -> (PoolId, Model<'a>) {
+        if let Some(pool) = name.and_then(|name| registered.models.get(name)) {
+            return (*pool, Model::Own);
+        }
+        let model = name.map_or(Model::Own, |name| {
+            self.feeds.meaning(name, registered.declared(), dry_run)
+        });
+        (PoolId(0), model)
+    }
+
+    /// The registered worker called `key`.
+    ///
+    /// # Errors
+    /// [`Error::UnknownWorker`].
+    pub fn worker(&self, key: &str) -> Result<Worker<T>> {
+        let worker = self.roster.now().worker(key).cloned();
+        worker.ok_or_else(|| Error::UnknownWorker(key.to_owned()))
+    }
+
+    /// In the child of a fork: registers the workers in a selector that is `anew`, and the shared caches, without their
+    /// parent's streams.
+    ///
+    /// # Errors
+    /// None that the parent had not.
+    pub fn after_fork(&self, access: &impl Access, anew: bool, now: Millis) -> Result<()> {
+        self.feeds.clear();
+        let registered = self.roster.now();
+        access.held(|selector| {
+            if !anew {
+                selector.workers_mut().refuse_events();
+                return Ok(());
+            }
+            for worker in registered.workers() {
+                let names = worker.names();
+                add(selector, &names, &worker.profile, worker.weight, now)?;
+                for name in &names {
+                    let ready = worker.ready.load(Ordering::Relaxed);
+                    selector.workers_mut().set_ready(name, ready);
+                }
+            }
+            Ok::<_, cachelb_core::Error>(())
+        })?;
+        for (pool, cache) in self.feeds.take_shared() {
+            self.open_shared(access, cache.name, pool, cache.terms, cache.media, now)?;
+        }
+        Ok(())
+    }
+
+    /// Registers the shared cache of a model in the selector, with streams of its own unless it has some.
+    pub(crate) fn open_shared(
+        &self,
+        access: &impl Access,
+        name: Arc<str>,
+        pool: PoolId,
+        terms: SharedTerms,
+        media: Arc<[Medium]>,
+        now: Millis,
+    ) -> Result<()> {
+        let holder = access.held(|selector| {
+            let mut workers = selector.workers_mut();
+            workers.add_shared_cache(&name, pool, terms.clone(), now)
+        })?;
+        let known = self.feeds.shared(pool);
+        let known = known.filter(|known| known.holder() == holder);
+        let ingest = || IngestSettings {
+            is_shared_cache: true,
+            ..IngestSettings::new(self.readers()[pool.0 as usize].hasher)
+        };
+        let streams = known.map_or_else(
+            || WorkerStreams::new(vec![holder], pool, Arc::default(), ingest()),
+            |known| known.streams,
+        );
+        let cache = SharedStreams {
+            name,
+            terms,
+            media,
+            streams,
+        };
+        self.feeds.put_shared(pool, cache);
+        Ok(())
+    }
+
+    /// The streams of a registered worker or shared cache; new ones are made in a change of the roster, which waits by `pause`.
+    ///
+    /// # Errors
+    /// [`Error::UnknownWorker`].
+    pub fn streams(
+        &self,
+        access: &impl Access,
+        key: &str,
+        pause: impl Fn(),
+    ) -> Result<Arc<WorkerStreams>> {
+        let known = |worker: &Worker<T>| {
+            let known = self.feeds.get(key);
+            known.filter(|known| known.are_of(worker))
+        };
+        match self.roster.now().worker(key) {
+            Some(worker) => {
+                if let Some(known) = known(worker) {
+                    return Ok(known);
+                }
+            }
+            None => {
+                if let Some(shared) = self.feeds.shared_streams(key) {
+                    return Ok(shared);
+                }
+            }
+        }
+        // Looked for again: two threads may have the first messages of a worker.
+        let _change = self.roster.change(pause);
+        let worker = self.worker(key)?;
+        if let Some(known) = known(&worker) {
+            return Ok(known);
+        }
+        let (old, names) = (self.feeds.get(key), worker.names());
+        let ids: Option<Vec<WorkerId>> = access.held(|selector| {
+            for id in old.iter().flat_map(|old| &old.ids) {
+                if let Some(mut feed) = selector.feed(*id) {
+                    feed.refuse();
+                }
+            }
+            let ids = names.iter().map(|name| selector.fleet().find(name));
+            ids.collect()
+        });
+        let ids = ids.ok_or_else(|| Error::UnknownWorker(key.to_owned()))?;
+        let home = worker.profile.home();
+        let ingest = IngestSettings {
+            eagle: worker.profile.engine.drafts(),
+            ..IngestSettings::new(self.readers()[home.0 as usize].hasher)
+        };
+        let new = WorkerStreams::new(ids, home, Arc::clone(&worker.ready), ingest);
+        self.feeds.put(Arc::clone(&worker.key), Arc::clone(&new));
+        Ok(new)
+    }
+
+    /// Runs `work` on `streams` of the worker called `key`.
+    pub fn on_streams<A: Access + Sync, R>(
+        &self,
+        access: &A,
+        key: &str,
+        streams: &WorkerStreams,
+        at: Moment,
+        work: impl FnOnce(&WorkerStreams, Ranks<'_, A>, Moment) -> R,
+    ) -> R {
+        let shared = self.feeds.shared(streams.home);
+        let shared = shared.as_ref();
+        let site = Site {
+            access,
+            feeds: &self.feeds,
+            shared: shared
+                .filter(|cache| cache.holder() != streams.ids[0] && cache.terms.readers.has(key)),
+        };
+        let host = |rank: usize| Rank {
+            access: &site,
+            worker: streams.ids[rank],
+            home: streams.home,
+            now: at.now,
+        };
+        work(streams, &host, at)
+    }
+
+    /// Workers that another router changed, with the models it named, and that were not changed here yet. `are_keys` says
+    /// whether one can be registered that only has a name.
+    pub fn changes_due(&self, access: &impl Access, are_keys: bool) -> Vec<(String, Vec<String>)> {
+        let due = access.held(|selector| {
+            let due = selector.sharing().map(Sharing::changes_due);
+            due.unwrap_or_default()
+        });
+        let now = self.roster.now();
+        let are_keys = are_keys && now.are_keys();
+        let named = due.into_iter().map(|(key, due)| {
+            let models = match due.standing {
+                Some(Word::Here(about)) if are_keys || now.worker(&key).is_some() => about.models,
+                _ => Vec::new(),
+            };
+            (key.to_string(), models)
+        });
+        named.collect()
+    }
+
+    /// The workers with these keys, by the names that they are registered under if they are all there are.
+    pub fn names_of(&self, raws: &[&str]) -> Vec<String> {
+        let listed: HashSet<&str> = raws.iter().copied().collect();
+        let now = self.roster.now();
+        let known = |name: &str| now.worker(name).is_some();
+        let holder = |name: &str| listed.get(&*now.worker(name)?.raw).copied();
+        names_of(raws, self.tags(), known, holder)
+    }
+}
+
+/// Registers the ranks of a worker in the selector.
+pub(crate) fn add(
+    selector: &mut Selector,
+    names: &[Arc<str>],
+    profile: &Profile,
+    weight: f64,
+    now: Millis,
+) -> cachelb_core::Result<()> {
+    for name in names {
+        selector.workers_mut().add(name, profile.clone(), now);
+        selector.workers_mut().set_weight(name, weight)?;
+    }
+    Ok(())
+}

@@ -1,12 +1,10 @@
 //! Cache groups from Python: the fields of a `cachelb.cache_groups.CacheLayout`, those of its groups among them.
 
 use cachelb_core::groups::{CacheGroup, GroupKind, Resuming, Retention};
-use cachelb_sim::CacheLayout;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 use crate::args::{Items, ranged};
-use crate::error::to_python;
 use crate::options::read::Options;
 
 const MOST_TOKENS: u64 = 1 << 24;
@@ -39,7 +37,7 @@ fn group(given: &Bound<'_, PyAny>) -> PyResult<CacheGroup> {
 }
 
 /// The groups, what their engine retains, and whether it reads a block beyond the place where it resumes.
-fn read(given: &Bound<'_, PyAny>) -> PyResult<(Vec<CacheGroup>, Retention, bool)> {
+pub fn read(given: &Bound<'_, PyAny>) -> PyResult<(Vec<CacheGroup>, Retention, bool)> {
     let given = Options(given.cast::<PyDict>()?);
     let groups = given.required("groups")?;
     let groups = Items::of(&groups, "groups", "cache groups", MOST_GROUPS)?
@@ -50,13 +48,6 @@ fn read(given: &Bound<'_, PyAny>) -> PyResult<(Vec<CacheGroup>, Retention, bool)
     Ok((groups, retention, given.flag("eagle")?))
 }
 
-/// An engine's, for the simulator.
-pub fn layout(given: &Bound<'_, PyAny>) -> PyResult<CacheLayout> {
-    let (groups, retention, eagle) = read(given)?;
-    let layout = CacheLayout::new(groups, retention, eagle);
-    layout.map_err(|error| to_python(&error))
-}
-
 /// The resume rule of a router, `None` if any leading blocks can be resumed behind.
 pub fn resuming(given: &Bound<'_, PyAny>) -> PyResult<Option<Resuming>> {
     let (groups, retention, eagle) = read(given)?;
@@ -65,7 +56,7 @@ pub fn resuming(given: &Bound<'_, PyAny>) -> PyResult<Option<Resuming>> {
     Ok(rule.map(|rule| rule.hidden(!is_announced)))
 }
 
-/// Retention of an engine: the interval in tokens, 0 for ends only, or "all".
+/// What an engine retains: the interval in tokens, 0 for ends only, or "all".
 pub fn retention(given: &Bound<'_, PyAny>) -> PyResult<Retention> {
     if given.extract::<&str>().is_ok_and(|text| text == "all") {
         return Ok(Retention::All);

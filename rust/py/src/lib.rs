@@ -47,6 +47,7 @@ mod radix;
 mod router;
 #[cfg(feature = "serving")]
 mod serving;
+#[cfg(feature = "sim")]
 mod sim;
 mod workers;
 
@@ -92,6 +93,7 @@ mod _core {
     #[cfg(feature = "serving")]
     #[pymodule_export]
     use crate::serving::fork_gate;
+    #[cfg(feature = "sim")]
     #[pymodule_export]
     use crate::sim::{GroupedEngineCache, SimWorkload, simulate};
     #[pymodule_export]
@@ -110,6 +112,7 @@ const _: () = {
     assert!(align_of::<router::NativeRouter>() <= MOST);
     assert!(align_of::<router::Fleet>() <= MOST);
     assert!(align_of::<router::SnapshotPieces>() <= MOST);
+    #[cfg(feature = "sim")]
     assert!(align_of::<sim::SimWorkload>() <= MOST);
     assert!(align_of::<custom::FleetView>() <= MOST);
     assert!(align_of::<custom::RequestView>() <= MOST);

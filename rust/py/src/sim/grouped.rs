@@ -8,8 +8,8 @@ use pyo3::exceptions::PyKeyError;
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyTuple};
 
+use super::read::cache_layout;
 use crate::args::{Words, ranged};
-use crate::cache_layout;
 use crate::engine::lock;
 use crate::error::to_python;
 
@@ -36,7 +36,7 @@ impl GroupedEngineCache {
             .map(|given| ranged(given, "max_batched_tokens", 1, MOST_TOKENS))
             .transpose()?;
         let budget = budget.unwrap_or(MOST_TOKENS) as u32;
-        let cache = ServedCache::new(cache_layout::layout(layout)?, blocks, budget);
+        let cache = ServedCache::new(cache_layout(layout)?, blocks, budget);
         Ok(Self {
             cache: Mutex::new(cache.map_err(|error| to_python(&error))?),
         })

@@ -7,8 +7,8 @@ use cachelb::selector::Role;
 use cachelb_core::boundaries::to_blocks;
 use cachelb_core::ids::SequenceHash;
 use cachelb_sim::{
-    Admission, Commit, EngineSettings, Incident, Link, Options as RunOptions, Polynomial,
-    PoolTerms, Roofline, Scaled, Table, Timing, WorkerSettings, Workload,
+    Admission, CacheLayout, Commit, EngineSettings, Incident, Link, Options as RunOptions,
+    Polynomial, PoolTerms, Roofline, Scaled, Table, Timing, WorkerSettings, Workload,
 };
 use pyo3::buffer::{Element, PyBuffer};
 use pyo3::exceptions::PyValueError;
@@ -201,7 +201,7 @@ fn worker(given: &Bound<'_, PyDict>) -> PyResult<WorkerSettings> {
     let threshold = threshold.map(|_| given.integer("long_prefill_token_threshold", 1, MANY));
     let layout = given.0.get_item("cache_layout")?;
     let pool = given.0.get_item("pool")?;
-    let layout = layout.map(|given| crate::cache_layout::layout(&given));
+    let layout = layout.map(|given| cache_layout(&given));
     let engine = EngineSettings {
         block_size: given.integer("block_size", 1, MANY)? as u32,
         kv_blocks: given.integer("kv_blocks", 1, MANY)? as u32,
@@ -313,4 +313,10 @@ pub fn options(given: &Bound<'_, PyDict>) -> PyResult<RunOptions> {
         }
     }
     Ok(options)
+}
+
+/// The cache groups of an engine.
+pub fn cache_layout(given: &Bound<'_, PyAny>) -> PyResult<CacheLayout> {
+    let (groups, retention, eagle) = crate::cache_layout::read(given)?;
+    CacheLayout::new(groups, retention, eagle).map_err(|error| to_python(&error))
 }

@@ -43,7 +43,7 @@ WORDS: Final[Mapping[str, tuple[str, int]]] = {
     "reach": ("scope, eligible", 8),
     "fed": ("with events", 5),
     "ahead": ("early", 2),
-    "offer offers": ("candidate", 29),
+    "offer offers": ("candidate", 27),
     "unproven": ("doubtful, speculative", 0),
     "nobody somebody whoever": ("none, worker, router, client", 0),
 }

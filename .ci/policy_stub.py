@@ -144,7 +144,7 @@ def any_options() -> str:
             if name in {"max_blocks_per_worker", "ttl_s"} or name not in {option[0] for option in policy.shared}:
                 kinds.setdefault(name, {}).update(dict.fromkeys(kind.split(" | ")))
     lines = "".join(f"    {name}: {union(kind)}\n" for name, kind in sorted(kinds.items()))
-    text = "Options of the policies; which of them one has, its class says."
+    text = "Options of the policies; each class lists those it accepts."
     return f'@type_check_only\nclass PolicyOptions(TypedDict, total=False):\n    """{text}"""\n\n{lines}\n'
 
 

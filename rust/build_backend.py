@@ -1,4 +1,4 @@
-"""maturin's build backend, behind a check: without a recent Rust, an error that says how to get one.
+"""maturin's build backend, behind a check: without a recent Rust, an error that explains how to get one.
 
 maturin by itself would download a whole toolchain; `CACHELB_FETCH_RUST=1` lets it.
 """

@@ -160,7 +160,7 @@ def test_a_stopped_run_goes_on_and_writes_the_page(
         assert "after another start" not in out.read_text("utf-8")
         more = [*both, "alone/3", "0/adaptive", "1/adaptive"]
         assert run("--policy", f"{both_ways},adaptive") == more
-        assert "Of 2 rounds, some policies were played after another start" in out.read_text("utf-8")
+        assert "In 2 rounds, some policies were played after another start" in out.read_text("utf-8")
         assert run("--policy", "adaptive,round-robin") == more
         text = out.read_text("utf-8")
         assert "\n| adaptive |" in text

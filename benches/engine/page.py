@@ -185,7 +185,7 @@ def _machine(run: Mapping[str, Any], rounds: Rounds) -> str:
     times = sorted(episode["time"] for episode in everything)
     count = len(everything[0]["requests"])
     later = sum(len({episode.get("session") for episode in each.values()}) > 1 for each in rounds)
-    apart = f"Of {later} rounds, some policies were played after another start of the engines.\n" if later else ""
+    apart = f"In {later} rounds, some policies were played after another start of the engines.\n" if later else ""
     return (
         f"{run['cpu']}, {run['cores']} cores, vLLM {run['vllm']} on CPU, Python {run['python']}, cachelb at"
         f" {run['commit']}, {times[0]} to {times[-1]} UTC.\n{len(rounds)} rounds of {count} requests per policy;"

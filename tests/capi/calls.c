@@ -471,6 +471,6 @@ int main(int count, char **words) {
   life(), late_ids(), nulls(), wrong_arguments(), huge_counts(), small_buffers(), later_header(), requests(), events(), snapshots();
   broken();
   threads(atoi(words[1]));
-  printf("all is as the header says\n");
+  printf("all as in the header\n");
   return 0;
 }

@@ -276,9 +276,7 @@ def test_a_worker_that_is_down_is_asked_again(caplog: pytest.LogCaptureFixture) 
         assert len(caplog.records) == 1
 
 
-@pytest.mark.parametrize(
-    ("knows_the_page", "port"), [(False, 6001), (True, 9)], ids=["at the port", "where the user says"]
-)
+@pytest.mark.parametrize(("knows_the_page", "port"), [(False, 6001), (True, 9)], ids=["at the port", "as configured"])
 def test_a_worker_publishes_where_the_user_or_the_port_says(knows_the_page: bool, port: int) -> None:
     with FakeFleet(1, kv_events=knows_the_page) as fleet:
         (url,) = fleet.urls

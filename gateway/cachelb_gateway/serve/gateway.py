@@ -74,7 +74,7 @@ class Gateway:
     the interpreter's lock only for policies, renderers and clocks in Python. Use the router with
     `RequestBodies(strict=True, max_bytes=max_body_bytes)`, so that a prompt that is no JSON is answered with 400.
 
-    What operators should know is logged as `cachelb_gateway.serve`.
+    Events that concern operators are logged as `cachelb_gateway.serve`.
 
     Example:
         >>> from urllib.request import urlopen

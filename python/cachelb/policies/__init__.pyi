@@ -119,7 +119,7 @@ class PlacedOptions(HashedOptions, total=False):
 
 @type_check_only
 class PolicyOptions(TypedDict, total=False):
-    """Options of the policies; which of them one has, its class says."""
+    """Options of the policies; each class lists those it accepts."""
 
     affinity_threshold: float
     assignment: Literal["random", "min_load", "min_group"]

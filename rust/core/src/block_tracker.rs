@@ -75,7 +75,7 @@ pub type View<'a> = named_index::View<'a, Settings, State>;
 /// Changes to a tracker that no other thread sees half-made.
 pub type Edit<'a> = named_index::Edit<'a, Settings, State>;
 
-/// What a tracker was made of.
+/// Settings of a tracker.
 #[derive(Debug)]
 pub struct Settings {
     hasher: Hasher,

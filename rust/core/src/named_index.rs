@@ -1,9 +1,9 @@
 //! An index behind one lock, with workers by name.
 //!
-//! [`NamedIndex::view`] answers, [`NamedIndex::edit`] changes; each holds the lock for as long as its value lives, and each
-//! has a `try_` form for callers that must not wait. Names are added and removed only while the write lock
-//! is held, so under either lock the registry and its slots do not change. Lock order: index, then registry.
-//! The lock has shards, so that threads that look up share no cache line that they write.
+//! [`NamedIndex::view`] answers, [`NamedIndex::edit`] changes; each holds the lock for as long as its value lives, and
+//! each has a `try_` form for callers that must not wait. Names are added and removed only while the write lock is
+//! held, so under either lock the registry and its slots do not change. Lock order: index, then registry. The lock has
+//! shards, so that threads that look up share no cache line that they write.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{PoisonError, TryLockError, TryLockResult};
@@ -16,12 +16,12 @@ use crate::registry::WorkerRegistry;
 /// No entry has a time to live.
 const NEVER: u64 = u64::MAX;
 
-/// What knows when its next entry is due.
+/// A state whose entries may have a time to live.
 pub trait Expiring {
     /// When the next entry with a time to live is due, if any has one.
     fn next_expiry(&self) -> Option<Millis>;
 
-    /// The same in milliseconds.
+    /// [`Self::next_expiry`] in milliseconds.
     #[doc(hidden)]
     fn due(&self) -> u64 {
         self.next_expiry().map_or(NEVER, |due| due.0)
@@ -38,7 +38,7 @@ pub struct NamedIndex<C, S> {
     due: AtomicU64,
 }
 
-/// What was locked, also after a panic elsewhere; `None` if that means waiting.
+/// The guard of a lock, also after a panic elsewhere; `None` if that means waiting.
 fn at_once<T>(taken: TryLockResult<T>) -> Option<T> {
     match taken {
         Ok(guard) => Some(guard),

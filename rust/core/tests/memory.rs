@@ -31,8 +31,8 @@ fn assert_near(taken: usize, reported: usize, what: &str) {
     );
 }
 
-/// Chains of some length on some workers each, as many as the limit leaves room for and as many again. What is beyond the
-/// limit goes after each record.
+/// Chains of some length on some workers each, as many as the limit leaves room for and as many again. Blocks beyond
+/// the limit are evicted after each record.
 fn fill_index(length: usize, holders: u32, limit: usize) {
     let mut rng = Rng::new(length as u64);
     let empty = live_bytes();

@@ -56,7 +56,7 @@ pub fn resuming(given: &Bound<'_, PyAny>) -> PyResult<Option<Resuming>> {
     Ok(rule.map(|rule| rule.hidden(!is_announced)))
 }
 
-/// What an engine retains: the interval in tokens, 0 for ends only, or "all".
+/// Retention of an engine: the interval in tokens, 0 for ends only, or "all".
 pub fn retention(given: &Bound<'_, PyAny>) -> PyResult<Retention> {
     if given.extract::<&str>().is_ok_and(|text| text == "all") {
         return Ok(Retention::All);

@@ -1,4 +1,4 @@
-//! What the arguments of a selection say of its prompt, and what was tried for it.
+//! Prompt and hints in the arguments of a selection, and the workers tried for it.
 
 use std::sync::Arc;
 
@@ -25,7 +25,7 @@ pub fn text<'py>(
 }
 
 impl Call {
-    /// What it says beside the prompt; of the caller first.
+    /// Fields beside the prompt; those of the caller come first.
     pub fn hints<'a>(&'a self, py: Python<'a>) -> PyResult<Hints<'a>> {
         let read = Hints::of(self.read.as_deref());
         let or_read = |name: &str, given: &'a Option<Py<PyString>>, read: Option<&'a str>| {
@@ -139,7 +139,7 @@ impl Call {
         self.max_output_tokens.or_else(|| read?.max_output_tokens)
     }
 
-    /// Of the caller, who may have given the maximum alone.
+    /// Expected output tokens; a caller may have given the maximum alone.
     pub fn expected_output_tokens(&self) -> Option<u64> {
         let read = self
             .read
@@ -154,7 +154,7 @@ impl Call {
 #[derive(Debug, Clone)]
 pub struct Try {
     pub key: Arc<str>,
-    /// What came of it, in words.
+    /// Outcome in words.
     pub outcome: Arc<str>,
 }
 

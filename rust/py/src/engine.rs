@@ -1,4 +1,4 @@
-//! What a policy and a router share: the selector behind its lock, the clock, the numbers of decisions.
+//! State that a policy and a router share: the selector behind its lock, the clock, the numbers of decisions.
 //!
 //! Nothing calls Python while the lock is held, so waiting for it can never deadlock with the interpreter.
 
@@ -21,11 +21,11 @@ use pyo3::prelude::*;
 use crate::clock::Clock;
 use crate::error::{enter, to_python};
 
-/// A pause in which whoever waits for the selector gets it, and the most of them before one step.
+/// A pause in which a waiting thread gets the selector, and the most of them before one step.
 const TURN: Duration = Duration::from_micros(20);
 const TURNS: u32 = 20;
 
-/// A selector that can be replaced once its lock can never be taken again, which is what a fork may leave behind.
+/// Selector cell that can be replaced after `fork()` leaves its mutex locked.
 #[derive(Debug)]
 struct Shared {
     selector: Mutex<Selector>,
@@ -160,7 +160,7 @@ impl Engine {
         self.locked_for(py, false, work)
     }
 
-    /// The same; gives the GIL away in any case if the work `is_long`.
+    /// As [`Self::locked`], but releases the GIL in any case if the work `is_long`.
     pub fn locked_for<R: Send>(
         &self,
         py: Python<'_>,
@@ -194,7 +194,7 @@ impl Engine {
         }
     }
 
-    /// The same for work that may fail, whose error is raised.
+    /// As [`Self::locked`], for work that may fail, whose error is raised.
     pub fn checked<R: Send>(
         &self,
         py: Python<'_>,
@@ -214,7 +214,7 @@ impl Engine {
         self.work(&mut lock(self.shared.current()), work)
     }
 
-    /// The same; a panic becomes an exception.
+    /// As [`Self::held`]; a panic becomes an exception.
     pub fn caught<R>(&self, work: impl FnOnce(&mut Selector) -> R) -> PyResult<R> {
         enter(|| Ok(self.held(work)))
     }
@@ -227,7 +227,7 @@ impl Engine {
         done
     }
 
-    /// Logs what was found out about workers.
+    /// Logs the news about workers.
     pub fn log_news(&self) -> PyResult<()> {
         if !self.has_news.load(Ordering::Relaxed) {
             return Ok(());
@@ -264,14 +264,14 @@ impl Engine {
             }
             selector.close(booking, ending, usage, now)
         };
-        // Waits with the GIL held: whoever has the lock does not need it, and a finalizer must not let it go.
+        // Waits with the GIL held: the thread that has the lock does not need it, and a finalizer must not let it go.
         self.caught(close)
     }
 
     /// Something happened that may let a request go that waits.
     pub fn released(&self) -> PyResult<()> {
         self.log_news()?;
-        // What wrote before this took the lock since then, or has not looked for room yet.
+        // A writer before this took the lock since then, or has not looked for room yet.
         if self.waiters.load(Ordering::SeqCst) > 0 {
             self.call_next(true)?;
         }
@@ -306,8 +306,8 @@ impl Engine {
         self.clock.last()
     }
 
-    /// The time now, for threads that do not have the GIL, which a clock of the caller's takes. If that fails, the time is
-    /// what it was.
+    /// The time now, for threads that do not have the GIL, which a clock of the caller's takes. If that fails, the time
+    /// is the last one.
     pub fn any_now(&self) -> Millis {
         if self.clock.is_native() {
             return self.clock.last();
@@ -338,7 +338,8 @@ impl Engine {
         self.decisions.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// What decisions made now are told by. It changes with a fork: decisions of the parent own nothing in the child.
+    /// Prefix of the ids of decisions made now. It changes with a fork: decisions of the parent own nothing in the
+    /// child.
     pub fn nonce(&self) -> u32 {
         self.nonce.load(Ordering::Relaxed)
     }
@@ -349,8 +350,8 @@ impl Engine {
     }
 
     /// In the child of a fork: forgets the bookings, which are the parent's. If a thread that does not exist here holds
-    /// the lock, or if `anew`, `fresh` takes the selector's place. Returns the bookings forgotten, `None` for a selector
-    /// that was replaced.
+    /// the lock, or if `anew`, `fresh` takes the selector's place. Returns the bookings forgotten, `None` for a
+    /// selector that was replaced.
     pub fn after_fork(&self, anew: bool, fresh: impl FnOnce() -> Selector) -> Option<usize> {
         self.timing.clear();
         self.waiting.store(0, Ordering::Relaxed);

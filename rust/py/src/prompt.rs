@@ -1,4 +1,4 @@
-//! What a policy takes from the tokens of one request, as Python gives them.
+//! Tokens, hashes and text that a policy takes from one request, as Python gives them.
 
 use std::cell::Cell;
 use std::ops::{Deref, DerefMut};
@@ -22,7 +22,7 @@ pub struct Scratch {
     given: Vec<SequenceHash>,
     positions: Vec<u32>,
     own: PromptBuffers,
-    /// Of the body.
+    /// Buffers for the body.
     pub room: Room,
 }
 
@@ -56,7 +56,7 @@ pub fn with_scratch<R>(work: impl FnOnce(&mut Scratch) -> R) -> R {
     })
 }
 
-/// The same for threads that do not have the GIL.
+/// As [`with_scratch`], for threads that do not have the GIL.
 pub fn with_detached_scratch<R>(work: impl FnOnce(&mut Scratch) -> R) -> R {
     let mut scratch = SCRATCH.take();
     let result = work(&mut scratch);
@@ -120,7 +120,7 @@ pub fn body(
 }
 
 /// Reads `boundaries=` of a prompt whose hashes were read: rising positions, none behind `length`, the number of
-/// `unit`s. Of a text these are characters, and `text` is what they are of.
+/// `unit`s. For a text these are characters of `text`.
 pub fn boundaries(
     reader: &PromptReader,
     positions: &Bound<'_, PyAny>,

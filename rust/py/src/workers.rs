@@ -2,8 +2,8 @@
 //!
 //! A gateway passes the same list on every request. The roster keeps the last list's objects, so an item that is the
 //! same object as last time costs one pointer comparison, and a fresh `str` with the same text one string comparison.
-//! Only the objects' key and health are read; they are handed back untouched. A list of the same keys as last time keeps
-//! its version, so that the selector keeps its rows.
+//! Only the objects' key and health are read; they are handed back untouched. A list of the same keys as last time
+//! keeps its version, so that the selector keeps its rows.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -36,7 +36,7 @@ enum Health {
     Attributes([bool; 3]),
 }
 
-/// What is known of a worker beside its name.
+/// State of a worker beside its name.
 #[derive(Debug)]
 struct Seat {
     health: Health,
@@ -54,7 +54,7 @@ pub struct Roster {
     objects: Vec<Py<PyAny>>,
     /// Parallel to the objects.
     seats: Vec<Seat>,
-    /// What the selector is offered; parallel to the objects.
+    /// Offers to the selector, parallel to the objects.
     pub offers: Offers,
     /// Whether every worker is silent about its health.
     silent: bool,
@@ -108,8 +108,8 @@ impl Roster {
         Ok(())
     }
 
-    /// Whether `item` is what worker `i` was, or without a key function a `str` of the same text: the old one then stays,
-    /// as nothing but the caller's own list need keep the new one.
+    /// Whether `item` is what worker `i` was, or without a key function a `str` of the same text: the old one then
+    /// stays, as nothing but the caller's own list need keep the new one.
     fn is_known(&self, i: usize, item: &Bound<'_, PyAny>, key: Option<&Bound<'_, PyAny>>) -> bool {
         self.objects.get(i).is_some_and(|known| {
             known.is(item) || (key.is_none() && args::same_text(known.bind(item.py()), item))
@@ -332,7 +332,7 @@ pub fn worker_name(text: &str) -> String {
     Name::of(text).shown.into_owned()
 }
 
-/// The worker's key: what `key` says, else the `str` itself, else `.url`, else `.id`.
+/// The worker's key: the value of `key`, else the `str` itself, else `.url`, else `.id`.
 pub fn key_of<'py>(
     item: &Bound<'py, PyAny>,
     key: Option<&Bound<'py, PyAny>>,

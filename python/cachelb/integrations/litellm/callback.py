@@ -131,7 +131,7 @@ class CachelbCallback(Guest):
         from cachelb.integrations.litellm.exported import families
         from cachelb.metrics import PrometheusCollector
 
-        collector = PrometheusCollector(self.router, lambda: families(self))  # says which extra is missing
+        collector = PrometheusCollector(self.router, lambda: families(self))  # its error names a missing extra
         from prometheus_client import REGISTRY
 
         (REGISTRY if registry is None else registry).register(collector)

@@ -19,7 +19,7 @@ pub trait Access {
     /// Runs `work` on the selector.
     fn held<R: Send>(&self, work: impl FnOnce(&mut Selector) -> R + Send) -> R;
 
-    /// The same for one of many steps, between which other threads go first.
+    /// As [`Self::held`], for one of many steps, between which other threads go first.
     fn in_turn<R: Send>(&self, work: impl FnOnce(&mut Selector) -> R + Send) -> R {
         self.held(work)
     }
@@ -30,12 +30,12 @@ pub trait Access {
         false
     }
 
-    /// Passes on what a message of the worker says of a shared cache of the pool `home`.
+    /// Passes on the entries of a message that concern a shared cache of the pool `home`.
     fn share(&self, batch: &Batch, home: PoolId, now: Millis) {
         let _ = (batch, home, now);
     }
 
-    /// Events about the pool `home` are believed.
+    /// Called when events about the pool `home` are trusted.
     fn believed(&self, home: PoolId) {
         let _ = home;
     }
@@ -61,7 +61,7 @@ pub struct Rank<'a, A> {
 }
 
 impl<A: Access + Sync> Rank<'_, A> {
-    /// Changes what is known of the worker, if it is still there.
+    /// Changes the state of the worker, if it is still there.
     fn feed<R: Default + Send>(&self, change: impl FnOnce(&mut Feed<'_>) -> R + Send) -> R {
         self.access.held(|selector| {
             let feed = selector.feed(self.worker);

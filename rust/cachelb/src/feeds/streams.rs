@@ -1,4 +1,4 @@
-//! The event streams of the registered workers, and what they say of undeclared models.
+//! The event streams of the registered workers, and the undeclared models they name.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -24,9 +24,9 @@ pub struct WorkerStreams {
     pub ids: Vec<WorkerId>,
     /// The pool of their blocks.
     pub home: PoolId,
-    /// Of the registration that they belong to.
+    /// Flag of the registration that they belong to.
     life: Arc<AtomicBool>,
-    /// What decodes and orders the messages.
+    /// Decoding and ordering of the messages.
     pub streams: Streams,
     /// Restarts in them when another source saw the last one.
     restarts: AtomicU64,
@@ -74,7 +74,7 @@ impl WorkerStreams {
 pub struct SharedStreams {
     /// Its name.
     pub name: Arc<str>,
-    /// What loading from it costs, and who reads it.
+    /// Cost of loading from it, and its readers.
     pub terms: SharedTerms,
     /// Media that mean this cache in the events of workers.
     pub media: Arc<[Medium]>,
@@ -83,7 +83,7 @@ pub struct SharedStreams {
 }
 
 impl SharedStreams {
-    /// Whether what a worker announces in `place` is held here.
+    /// Whether the blocks that a worker announces in `place` are recorded here.
     fn holds(&self, place: Place) -> bool {
         match place {
             Place::Shared => true,
@@ -106,11 +106,11 @@ pub struct Feeds {
     workers: Mutex<HashMap<Arc<str>, Arc<WorkerStreams>>>,
     /// Shared caches by the model whose workers read them.
     shared: Mutex<HashMap<PoolId, SharedStreams>>,
-    /// What streams counted that are gone.
+    /// Counters of streams that are gone.
     retired: Mutex<Totals>,
     /// Events came for the first pool.
     fed: AtomicBool,
-    /// What engines call the model that no pool was declared for; nothing in events says so.
+    /// The engines' name of the model that no pool was declared for; events do not carry it.
     own: Mutex<CommonName>,
     /// Adapters that events named.
     adapters: Mutex<HashSet<Box<str>>>,
@@ -130,7 +130,7 @@ impl Feeds {
         lock(&self.workers).get(key).map(Arc::clone)
     }
 
-    /// Forgets the streams of a worker; what they counted stays counted.
+    /// Forgets the streams of a worker; their counters are kept.
     pub(crate) fn forget(&self, key: &str) {
         let gone = lock(&self.workers).remove(key);
         self.retire(gone.as_deref());
@@ -180,7 +180,7 @@ impl Feeds {
         std::mem::take(&mut *lock(&self.shared))
     }
 
-    /// What sums over all streams, those that are gone too; it may wait for threads that apply events.
+    /// A function that sums over all streams, those that are gone too; it may wait for threads that apply events.
     pub fn totals(&self) -> impl FnOnce() -> Totals + Send + use<> {
         let (mut totals, all) = (*lock(&self.retired), self.all());
         move || {
@@ -202,9 +202,9 @@ impl Feeds {
         self.fed.load(Ordering::Relaxed)
     }
 
-    /// What an undeclared name means. The commonest one that is no adapter is what engines call their model, of which
-    /// events say nothing, so it is not mixed into hashes; a dry run only asks. Where every worker names its models
-    /// (`declared`), clients open no namespaces with other names.
+    /// Meaning of an undeclared name. The commonest one that is no adapter is the engines' name of their model, which
+    /// events do not carry, so it is not mixed into hashes; a dry run only looks it up. Where every worker names its
+    /// models (`declared`), clients open no namespaces with other names.
     pub(crate) fn meaning<'a>(&self, name: &'a str, declared: bool, dry_run: bool) -> Model<'a> {
         let fed = self.has_events();
         if fed && lock(&self.adapters).contains(name) {

@@ -84,7 +84,8 @@ pub fn whole(raw: &str) -> &str {
     &raw[..begin + raw[begin..].trim_end_matches('/').len()]
 }
 
-/// Bytes of user and password at the start of `rest`, with the `@`. Without a scheme there must be a `:` before the `@`.
+/// Bytes of user and password at the start of `rest`, with the `@`. Without a scheme there must be a `:` before the
+/// `@`.
 fn login_length(scheme: &str, rest: &str) -> usize {
     let authority = &rest[..rest.find(['/', '?', '#']).unwrap_or(rest.len())];
     if let Some(at) = authority.rfind('@') {
@@ -101,8 +102,8 @@ fn login_length(scheme: &str, rest: &str) -> usize {
     0
 }
 
-/// Names of the workers with keys `raws`, all there are. Of several that differ only in credentials, each gets a tag, but
-/// for one that goes by the plain name already: `holder` is the key of the worker with a name. One that has a tag by now
+/// Names of the workers with keys `raws`, all there are. Keys that differ only in credentials each get a tag, but for
+/// one that has the plain name already: `holder` is the key of the worker with a name. A worker that has a tag by now
 /// (`known`) keeps it.
 #[must_use]
 pub fn names_of<'a>(

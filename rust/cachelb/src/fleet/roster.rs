@@ -1,8 +1,8 @@
 //! The registered workers: one list, which a change copies if a selection still uses it.
 //!
-//! What selections read of a list is made by the first of them. Each has candidates of its own, since it writes
-//! eligibilities into them. They are taken from a stock and given back, so that no selection copies the list as long as it
-//! does not change.
+//! The first selection that uses a list makes its offers. Each selection has candidates of its own, since it writes
+//! eligibilities into them. They are taken from a stock and given back, so that no selection copies the list as long as
+//! it does not change.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,7 +17,7 @@ use crate::request::PoolId;
 /// Lists of candidates kept for the next selections.
 const STOCK: usize = 8;
 
-/// Locks what no panic leaves half changed.
+/// Locks a value that no panic leaves half changed.
 pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -35,7 +35,7 @@ pub struct Worker<T> {
     pub is_key: bool,
     /// Data-parallel ranks; 1 is a worker without ranks.
     pub dp_size: u32,
-    /// What it is.
+    /// Its role, models and limits.
     pub profile: Profile,
     /// Its weight.
     pub weight: f64,
@@ -63,7 +63,7 @@ impl<T> Worker<T> {
     }
 }
 
-/// What selections read, made from the workers.
+/// Offers for selections, made from the workers.
 #[derive(Debug, Clone)]
 struct Lined {
     candidates: Vec<Offer>,
@@ -208,8 +208,8 @@ impl<T> Roster<T> {
         Arc::clone(&lock(&self.now))
     }
 
-    /// Begins a change of workers or models: the selector and this list must agree. While another thread changes them it
-    /// waits, by `pause` time and again.
+    /// Begins a change of workers or models: the selector and this list must agree. While another thread changes them
+    /// it waits, by `pause` time and again.
     pub fn change(&self, pause: impl Fn()) -> Change<'_, T> {
         while self.changing.swap(true, Ordering::Acquire) {
             pause();
@@ -262,8 +262,8 @@ impl<T> Roster<T> {
     }
 }
 
-/// A change of the workers, of which there is one at a time. What it displaced may hold the last of an object of the
-/// host, whose end runs code: that is dropped when others may change the workers again.
+/// A change of the workers, of which there is one at a time. A worker that it displaced may hold the last reference to
+/// an object of the host, whose end runs code: it is dropped when others may change the workers again.
 #[derive(Debug)]
 pub struct Change<'a, T> {
     roster: &'a Roster<T>,
@@ -283,8 +283,8 @@ impl<T: Clone> Change<'_, T> {
         self.roster.now()
     }
 
-    /// Has `change` make the list a new one, for which it is copied if anything else uses it. It returns the worker that
-    /// it displaced and must not drop any.
+    /// Has `change` make the list a new one, for which it is copied if anything else uses it. It returns the worker
+    /// that it displaced and must not drop any.
     pub(crate) fn update(
         &mut self,
         change: impl FnOnce(&mut Registered<T>) -> Option<Arc<Worker<T>>>,

@@ -1,7 +1,7 @@
 //! A request that comes to a gate, tries again, goes; an event that may let one go.
 //!
-//! No worker is picked for a request that waits: the one that is next is called, and selects as any request does, once it
-//! is awake. It keeps its turn until then, so that no other is called in its place.
+//! No worker is picked for a request that waits: the one that is next is called, and selects as any request does, once
+//! it is awake. It keeps its turn until then, so that no other is called in its place.
 
 use std::task::Waker;
 
@@ -30,7 +30,7 @@ const LOOK_AGAIN_MS: u64 = 1000;
 pub struct Newcomer {
     /// Calls it when it is its turn.
     pub waker: Waker,
-    /// What calls the requests of one event loop, or all that wait in threads.
+    /// Caller of the requests of one event loop, or of all that wait in threads.
     pub caller: u64,
     /// Until when it waits, and whether that is its own deadline.
     pub until: Option<(Millis, bool)>,
@@ -39,12 +39,12 @@ pub struct Newcomer {
     pub for_workers: bool,
 }
 
-/// Whom to call, outside the lock.
+/// Callers to wake, outside the lock.
 #[derive(Debug, Default)]
 #[must_use]
 pub struct Calls {
     called: Vec<Waker>,
-    /// What would have called those that left, which may run code of theirs as it is dropped.
+    /// Wakers of requests that left; dropping one may run code of the caller.
     gone: Vec<Waker>,
 }
 
@@ -56,7 +56,7 @@ impl Calls {
     }
 }
 
-/// What came of a request.
+/// Outcome of a request at a gate.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Passed<T> {
     /// It is booked.
@@ -127,8 +127,8 @@ struct Turn {
 }
 
 impl Selector {
-    /// Selects for a request that comes to the gate of its passage in this `way`, by `select`. The gate is open from then
-    /// on, under `settings`.
+    /// Selects for a request that comes to the gate of its passage in this `way`, by `select`. The gate is open from
+    /// then on, under `settings`.
     ///
     /// # Errors
     /// As [`Selector::arrive`] and [`Selector::try_again`].
@@ -151,8 +151,8 @@ impl Selector {
         }
     }
 
-    /// Selects for a request that comes to the gate of its passage, by `select`; if it cannot go, it waits as `newcomer`
-    /// says.
+    /// Selects for a request that comes to the gate of its passage, by `select`; if it cannot go, it waits by the terms
+    /// of `newcomer`.
     ///
     /// # Errors
     /// As `select`; [`Error::Overloaded`] too if it may not wait, or the queue is full or closed.
@@ -180,11 +180,12 @@ impl Selector {
         }
     }
 
-    /// Selects for a request that waits, by `select`, if it was called. If it `is_last`, it waits no longer in any case.
+    /// Selects for a request that waits, by `select`, if it was called. If it `is_last`, it waits no longer in any
+    /// case.
     ///
     /// # Errors
-    /// As `select`; [`Error::Overloaded`] too if it was displaced, or its deadline is over. It waits no longer then, unless
-    /// that is [`Error::Moved`].
+    /// As `select`; [`Error::Overloaded`] too if it was displaced, or its deadline is over. It waits no longer then,
+    /// unless that is [`Error::Moved`].
     pub fn try_again<T>(
         &mut self,
         candidates: &mut Offers,
@@ -366,8 +367,8 @@ impl Selector {
         })
     }
 
-    /// Finds whom to call: those who are next for the room that there is, one for each caller, and those who were
-    /// displaced. `is_event` says that something happened since everybody tried.
+    /// Finds the requests to call: those that are next for the room there is, one for each caller, and those that were
+    /// displaced. `is_event`: something happened since all of them tried.
     pub fn call_next(&mut self, is_event: bool, now: Millis) -> Calls {
         let may_change = self.changes_at(now).is_some();
         let (mut called, mut gone) = (Vec::new(), Vec::new());
@@ -419,7 +420,7 @@ impl Selector {
         1000.0 * tokens as f64 / speeds.sum::<f64>().max(1.0)
     }
 
-    /// The error of a request whose deadline is over, its offers saying why it was not released.
+    /// The error of a request whose deadline is over, with the reasons in its offers.
     fn overdue(&mut self, candidates: &mut Offers, request: &Request<'_>, is_own: bool) -> Error {
         let looked = Step::new(self, candidates, request, true).look();
         let wait_ms = match looked {
@@ -460,7 +461,7 @@ impl Selector {
         out.chain(reports).min()
     }
 
-    /// Ends bookings of which nothing was heard for long. Selections do that too, but none is made while all workers are
+    /// Ends bookings without a sign of life for long. Selections do that too, but none is made while all workers are
     /// full.
     fn end_silent(&mut self, now: Millis) {
         let Some(oldest) = now.0.checked_sub(self.settings.booking_ttl_ms) else {

@@ -1,7 +1,8 @@
 //! One limit on the bytes of the block indexes of all models, as far as their mean sizes tell.
 //!
 //! A change may take more for a moment: what was used longest ago goes for it afterwards, whichever pool and worker it
-//! belongs to. A placement that does not fit beside itself loses its end, and is counted. The limit holds after every call.
+//! belongs to. A placement that does not fit beside itself loses its end, and is counted. The limit holds after every
+//! call.
 
 use cachelb_core::block_tracker::{Depths, Store};
 use cachelb_core::error::{Error, Result};
@@ -70,7 +71,7 @@ impl Budget {
         self.evict_beyond(pools, u64::MAX);
     }
 
-    /// Evicts what was used before the tick `before` until the sum fits; returns whether it is still too much.
+    /// Evicts blocks used before the tick `before` until the sum fits; returns whether it is still too much.
     fn evict_beyond(&mut self, pools: &mut [Pool], before: u64) -> bool {
         while self.limit.is_some_and(|limit| Self::taken(pools) > limit) {
             if Self::evict(pools, before) == 0 {

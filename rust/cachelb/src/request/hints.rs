@@ -1,4 +1,4 @@
-//! What a request says beside its prompt.
+//! Fields of a request beside its prompt.
 
 use cachelb_body::{Basis, Kind};
 use cachelb_core::hashing::{Hasher, Identity, Namespace};
@@ -8,7 +8,7 @@ use crate::request::body::{Client, Read, Shape};
 use crate::request::prompt::{Prompt, PromptBuffers};
 use crate::request::token_scales::{Sample, Scales};
 
-/// What the name of a model says about the identity of its blocks.
+/// How the name of a model affects the identity of its blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Model<'a> {
     /// Nothing: it has an index of its own, or is what all engines of the index serve.
@@ -18,11 +18,12 @@ pub enum Model<'a> {
     Mixed(&'a str),
     /// It is an adapter.
     Adapter(&'a str),
-    /// Every worker names the models it serves, and this is none of them: its prompts are neither matched nor remembered.
+    /// Every worker names the models it serves, and this is none of them: its prompts are neither matched nor
+    /// remembered.
     Unknown,
 }
 
-/// What a request says beside its prompt.
+/// Fields of a request beside its prompt.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Hints<'a> {
     /// Name of the model.
@@ -31,7 +32,7 @@ pub struct Hints<'a> {
     pub lora: Option<&'a str>,
     /// The cache salt.
     pub cache_salt: Option<&'a str>,
-    /// Of the caller, who counted them.
+    /// As the caller counted them.
     pub prompt_tokens: Option<u64>,
     /// Output tokens that the caller expects.
     pub expected_output_tokens: Option<u64>,
@@ -41,12 +42,12 @@ pub struct Hints<'a> {
     pub is_counted: bool,
     /// Whether it is a text of the caller's.
     pub is_text: bool,
-    /// What body and headers say.
+    /// Hints from body and headers.
     pub read: Option<&'a Read>,
 }
 
 impl<'a> Hints<'a> {
-    /// What body and headers say.
+    /// Hints from body and headers.
     #[must_use]
     pub fn of(read: Option<&'a Read>) -> Self {
         let text = |text: Option<&'a String>| text.map(String::as_str);
@@ -95,7 +96,7 @@ impl<'a> Hints<'a> {
         }
     }
 
-    /// Notes how many tokens the `prompt` has: as many as the caller says, or as a text like it most likely has.
+    /// Sets the length of the `prompt`: the caller's count, or an estimate for a text like it.
     fn measure(&self, prompt: &mut Prompt, scales: &Scales) {
         if self.is_counted {
             return;
@@ -130,7 +131,7 @@ impl<'a> Hints<'a> {
         }
     }
 
-    /// What the decision keeps of body and headers.
+    /// Fields of body and headers that the decision keeps.
     #[must_use]
     pub fn client(&self, prompt: &Prompt) -> Client {
         let mut client = self

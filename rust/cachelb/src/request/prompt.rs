@@ -1,4 +1,4 @@
-//! What a rule takes from the prompt of one request.
+//! Tokens, hashes and text that a rule takes from the prompt of one request.
 
 use std::sync::Arc;
 
@@ -18,11 +18,11 @@ use crate::request::token_scales::Sample;
 pub struct PromptReader {
     /// Hashes blocks.
     pub hasher: Hasher,
-    /// What the rule needs.
+    /// Form of the prompt that the rule needs.
     pub need: Need,
     /// Whether it needs the hashes of all blocks.
     needs_blocks: bool,
-    /// Of trees, which tell namespaces apart by numbers.
+    /// Namespaces of trees, which tell them apart by numbers.
     spaces: Arc<Spaces>,
 }
 
@@ -31,9 +31,9 @@ pub struct PromptReader {
 pub struct Prompt {
     /// Tokens.
     pub length: u64,
-    /// The same as the index counts a text, 0 of no text.
+    /// Length of a text as the index counts it, 0 if it is no text.
     units: u64,
-    /// What there is to learn from its tokens once its engine has counted them.
+    /// Text whose tokens the engine counts, to learn their ratio.
     pub sample: Option<Sample>,
     /// Where the request's block hashes come from, if the policy asked for them.
     pub blocks: Option<Origin>,
@@ -49,7 +49,7 @@ pub struct Prompt {
 /// Bytes at the end of a prompt that tell it from others, beside its blocks and its length.
 const END: usize = 256;
 
-/// What was kept of the prompt itself.
+/// Part of the prompt itself that was kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kept {
     Nothing,
@@ -75,7 +75,7 @@ impl Key {
 /// Buffers that outlive a request.
 #[derive(Debug, Default)]
 pub struct PromptBuffers {
-    /// Of the full blocks.
+    /// Hashes of the full blocks.
     pub hashes: Vec<SequenceHash>,
     /// Those that later requests look up, if they are others.
     stored: Vec<SequenceHash>,
@@ -161,7 +161,7 @@ impl Prompt {
         }
     }
 
-    /// The same of what a body or a header names.
+    /// As [`Self::set_session`], for a key from a body or a header.
     pub fn set_key(&mut self, key: [u8; 16], is_soft: bool) {
         self.key = if is_soft {
             Key::Soft(key)
@@ -176,7 +176,7 @@ impl Prompt {
         matches!(self.key, Key::Session(_))
     }
 
-    /// What hashing policies hash.
+    /// Key of hashing policies.
     #[must_use]
     pub fn key(&self) -> Option<&[u8]> {
         match &self.key {
@@ -223,7 +223,7 @@ impl PromptReader {
         self.need.blocks = always || self.needs_blocks;
     }
 
-    /// The namespace as trees take it, if there are any; `None` if it can be told apart from no other.
+    /// The namespace as trees take it, if there are any; `None` if it has no number of its own.
     fn numbered(&self, namespace: Namespace) -> Option<(Namespace, u32)> {
         let units = self.hasher.scheme() == Scheme::Units;
         if !units && !self.need.content {

@@ -31,7 +31,7 @@ pub struct Registration<T> {
     pub raw: Arc<str>,
     /// Whether the object is no more than its key.
     pub is_key: bool,
-    /// What it is.
+    /// Its properties.
     pub about: About,
 }
 
@@ -79,9 +79,9 @@ impl<'a, T: Clone + Send + Sync, A: Access> Edit<'a, T, A> {
         })
     }
 
-    /// The name of a worker with key `raw` that is added, and the registered one that it stands for if it is no more than
-    /// a key. One that differs from a registered worker in nothing but credentials gets a tag; a key without any is the
-    /// name of the registered worker, which keeps its own.
+    /// The name of a worker with key `raw` that is added, and the registered one that it stands for if it is no more
+    /// than a key. One that differs from a registered worker in nothing but credentials gets a tag; a key without any
+    /// is the name of the registered worker, which keeps its own.
     #[must_use]
     pub fn new_name(&self, raw: &str, is_key: bool) -> (Arc<str>, Option<Worker<T>>) {
         let (now, tags) = (self.change.now(), self.registry.tags());
@@ -98,7 +98,7 @@ impl<'a, T: Clone + Send + Sync, A: Access> Edit<'a, T, A> {
         (Arc::clone(&worker.key), stands.then(|| worker.clone()))
     }
 
-    /// Registers a worker, or changes what is known of one. Returns whether it is new.
+    /// Registers a worker, or changes the profile of one. Returns whether it is new.
     ///
     /// # Errors
     /// [`Error::Options`] for a key or a model that cannot be.
@@ -144,7 +144,7 @@ impl<'a, T: Clone + Send + Sync, A: Access> Edit<'a, T, A> {
             profile: Profile {
                 role: Role::ALL[usize::from(about.role)],
                 pools,
-                // What a load source found out is told once.
+                // A load source reports its findings once.
                 engine: (old.as_ref()).map_or(facts, |old| old.profile.engine.updated(facts)),
                 slow_start_ms: about.slow_start_ms,
                 gpu: about.gpu.as_deref().map(Into::into),
@@ -226,8 +226,8 @@ impl<'a, T: Clone + Send + Sync, A: Access> Edit<'a, T, A> {
         });
     }
 
-    /// Takes in what the engine of a worker states of its cache, each rank's. Returns the kind that all engines have, if
-    /// any is known.
+    /// Takes in what the engine of a worker states of its cache, each rank's. Returns the kind that all engines have,
+    /// if any is known.
     ///
     /// # Errors
     /// [`Error::UnknownWorker`], and facts that go with no pool.
@@ -269,8 +269,8 @@ impl<'a, T: Clone + Send + Sync, A: Access> Edit<'a, T, A> {
         true
     }
 
-    /// Does what another router said last of a worker, which `named` makes of its name if names are all that workers are.
-    /// Returns whether the worker was known, or is now.
+    /// Does what another router said last of a worker, which `named` makes of its name if names are all that workers
+    /// are. Returns whether the worker was known, or is now.
     ///
     /// # Errors
     /// As for [`Edit::register`].
@@ -310,7 +310,7 @@ impl<'a, T: Clone + Send + Sync, A: Access> Edit<'a, T, A> {
         Ok(true)
     }
 
-    /// Registers the shared cache of a model, or changes what is known of it.
+    /// Registers the shared cache of a model, or changes its properties.
     ///
     /// # Errors
     /// [`Error::Options`] for a name or a model that cannot be.

@@ -86,8 +86,9 @@ impl Router {
     /// Builds a router without workers.
     ///
     /// `options` is a JSON object: `policy`, `block_size`, `seed`, `hash_seed`, `max_memory_mb`, `booking_ttl_s`,
-    /// `breaker_failures`, `breaker_cooldown_s` and `replicas`, with names and defaults of `Router` in Python; `namespace_key`,
-    /// 32 hexadecimal digits known to all routers of the fleet, which snapshots need; and the options of the policy.
+    /// `breaker_failures`, `breaker_cooldown_s` and `replicas`, with names and defaults of `Router` in Python;
+    /// `namespace_key`, 32 hexadecimal digits known to all routers of the fleet, which snapshots need; and the options
+    /// of the policy.
     ///
     /// # Errors
     /// [`Error::Options`] for an option that is unknown or has a wrong value.
@@ -105,8 +106,8 @@ impl Router {
         })
     }
 
-    /// Registers a worker that takes requests from now on; one that is registered becomes ready. Its key is any text that
-    /// names it, such as its URL.
+    /// Registers a worker that takes requests from now on; one that is registered becomes ready. Its key is any text
+    /// that names it, such as its URL.
     ///
     /// # Errors
     /// [`Error::Key`] for a key that no worker may have.
@@ -144,17 +145,17 @@ impl Router {
         work(&mut Edit::new(&self.registry, self, change, now))
     }
 
-    /// Forgets a worker and what it holds; its bookings still end as usual. Returns whether it was known.
+    /// Forgets a worker and its blocks; its bookings still end as usual. Returns whether it was known.
     pub fn remove_worker(&self, key: &str) -> bool {
         self.edit(0, |edit| edit.leave(key, false))
     }
 
-    /// Lets a worker finish what it has; it is forgotten with its last booking. Returns whether it was known.
+    /// Lets a worker finish its requests; it is forgotten with its last booking. Returns whether it was known.
     pub fn drain_worker(&self, key: &str) -> bool {
         self.edit(0, |edit| edit.leave(key, true))
     }
 
-    /// Marks a worker ready or not; what it holds and its bookings stay. Returns whether it is registered.
+    /// Marks a worker ready or not; its blocks and bookings stay. Returns whether it is registered.
     pub fn set_ready(&self, key: &str, ready: bool) -> bool {
         self.edit(0, |edit| edit.mark_ready(key, ready))
     }

@@ -1,4 +1,4 @@
-//! The workers and models of a router beside its selector. The host says how the selector is locked, by [`Access`].
+//! The workers and models of a router beside its selector. The host defines how the selector is locked, by [`Access`].
 
 use std::collections::HashSet;
 use std::sync::atomic::Ordering;
@@ -58,7 +58,7 @@ impl<T: Clone + Send + Sync> Registry<T> {
         *lock(&self.readers) = readers.into();
     }
 
-    /// What tags of names are made with: routers that share state have it in common.
+    /// Key of the tags of names: routers that share state have it in common.
     pub fn tags(&self) -> TagKey {
         TagKey::of(&self.readers()[0].hasher)
     }
@@ -74,8 +74,8 @@ impl<T: Clone + Send + Sync> Registry<T> {
             .collect()
     }
 
-    /// The pool of the model called `name`, and what the name means there. A model without an index of its own shares the
-    /// first one.
+    /// The pool of the model called `name`, and the meaning of the name there. A model without an index of its own
+    /// shares the first one.
     pub fn pool_of<'a>(
         &self,
         name: Option<&'a str>,
@@ -163,7 +163,8 @@ impl<T: Clone + Send + Sync> Registry<T> {
         Ok(())
     }
 
-    /// The streams of a registered worker or shared cache; new ones are made in a change of the roster, which waits by `pause`.
+    /// The streams of a registered worker or shared cache; new ones are made in a change of the roster, which waits by
+    /// `pause`.
     ///
     /// # Errors
     /// [`Error::UnknownWorker`].
@@ -242,8 +243,8 @@ impl<T: Clone + Send + Sync> Registry<T> {
         work(streams, &host, at)
     }
 
-    /// Workers that another router changed, with the models it named, and that were not changed here yet. `are_keys` says
-    /// whether one can be registered that only has a name.
+    /// Workers that another router changed, with the models it named, and that were not changed here yet. `are_keys`:
+    /// a worker that only has a name can be registered.
     pub fn changes_due(&self, access: &impl Access, are_keys: bool) -> Vec<(String, Vec<String>)> {
         let due = access.held(|selector| {
             let due = selector.sharing().map(Sharing::changes_due);

@@ -50,7 +50,8 @@ impl<T: Clone + Send + Sync> Registry<T> {
         Ok(Kept::read(bytes, self.hash_seed())?.kept_ms())
     }
 
-    /// Restores what a snapshot says of the registered workers, believed for `ttl_ms`. It is checked as a whole first.
+    /// Restores the blocks of the registered workers from a snapshot; they count for `ttl_ms`. It is checked as a whole
+    /// first.
     ///
     /// # Errors
     /// [`Error::Snapshot`] if it is damaged, or of a router whose hashes are others; nothing is changed then.
@@ -107,7 +108,8 @@ impl<T: Clone + Send + Sync> Registry<T> {
 }
 
 impl Router {
-    /// Writes every worker's cached prefixes in pieces to `sink`, which ends it by an error. Selections go on meanwhile.
+    /// Writes every worker's cached prefixes in pieces to `sink`, which ends it by an error. Selections go on
+    /// meanwhile.
     ///
     /// ```
     /// use cachelb::{Prompt, Query, Router};
@@ -126,7 +128,8 @@ impl Router {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Snapshot`] for a router without `namespace_key`, whose hashes no other can use, and what `sink` returns.
+    /// [`Error::Snapshot`] for a router without `namespace_key`, whose hashes no other can use, and what `sink`
+    /// returns.
     pub fn snapshot<E: From<Error>>(
         &self,
         unix_ms: u64,
@@ -146,8 +149,8 @@ impl Router {
     /// counts for an hour.
     ///
     /// # Errors
-    /// [`Error::Snapshot`] if it is damaged, or of a router with another `namespace_key`, `hash_seed` or block size; nothing is
-    /// changed then.
+    /// [`Error::Snapshot`] if it is damaged, or of a router with another `namespace_key`, `hash_seed` or block size;
+    /// nothing is changed then.
     pub fn restore(&self, bytes: &[u8], now_ms: u64) -> Result<Restored> {
         self.need_key()?;
         (self.registry).restore(self, bytes, TTL_MS, Millis(now_ms))

@@ -1,8 +1,9 @@
-//! What workers hold, kept for a router that starts later: written piece by piece while this one routes, read and checked
-//! as a whole before anything of it is believed.
+//! Blocks of workers, kept for a router that starts later: written piece by piece while this one routes, read and
+//! checked as a whole before anything is restored.
 //!
-//! It is what peers are told, less the bookings, which belong to a process that is gone; and it is believed as peers are.
-//! While it is written or read, a [`Sharing`] of its own stands in for the router's, so that nothing of it is told on.
+//! It holds the entries that peers receive, less the bookings, which belong to a process that is gone; they count as
+//! long as entries of peers. While it is written or read, a [`Sharing`] of its own stands in for the router's, so that
+//! nothing of it is published.
 
 use cachelb_core::error::{Error, Result};
 use cachelb_core::ids::Millis;
@@ -14,7 +15,7 @@ use super::{Sharing, SharingCounters, Walk};
 use crate::Selector;
 use crate::feeds::rank::Access;
 
-/// Who tells what was kept; the stand-in itself is another.
+/// Origin of kept entries; the stand-in itself has another.
 const KEPT: u64 = 0;
 const STAND_IN: u64 = 1;
 /// Blocks taken in under one lock.
@@ -22,7 +23,7 @@ const STEP: usize = 1 << 10;
 /// More models or workers no router has.
 const MOST: u32 = 1 << 20;
 
-/// Lets `own` stand in for what the selector shares. Which caches were lost is what the selector knows, if it shares.
+/// Lets `own` stand in for the selector's sharing. Epochs of lost caches are the selector's, if it shares.
 fn lend<R>(
     own: &mut Option<Box<Sharing>>,
     selector: &mut Selector,
@@ -42,13 +43,13 @@ fn lend<R>(
 
 fn stand_in(fingerprints: &[u64], ttl_ms: u64) -> Sharing {
     Sharing {
-        // What a file holds takes about as much here.
+        // The contents of a file take about as much here.
         peers: Peers::new(usize::MAX),
         ..Sharing::new(STAND_IN, fingerprints, ttl_ms, 0)
     }
 }
 
-/// Writes what workers hold.
+/// Writes the blocks of workers.
 #[derive(Debug)]
 pub struct Keeper {
     sharing: Option<Box<Sharing>>,
@@ -58,8 +59,8 @@ pub struct Keeper {
 }
 
 impl Keeper {
-    /// Begins, at `kept_ms` milliseconds of 1970, for pools of these fingerprints and this seed of hashes. `out` gets the
-    /// first bytes.
+    /// Begins, at `kept_ms` milliseconds of 1970, for pools of these fingerprints and this seed of hashes. `out` gets
+    /// the first bytes.
     #[must_use]
     pub fn begin(fingerprints: &[u64], seed: u64, kept_ms: u64, out: &mut Vec<u8>) -> Self {
         Self {
@@ -69,7 +70,7 @@ impl Keeper {
         }
     }
 
-    /// What comes next, to be given to [`Self::write`]; `None` at the end. Short: others select between two calls.
+    /// Next messages, to be given to [`Self::write`]; `None` at the end. Short: others select between two calls.
     pub fn next(&mut self, selector: &mut Selector) -> Option<Vec<Vec<u8>>> {
         let walk = &mut self.walk;
         lend(&mut self.sharing, selector, |selector| {
@@ -112,7 +113,7 @@ impl Keeper {
     }
 }
 
-/// Whether an entry says something about workers, not about a request.
+/// Whether an entry is about workers, not about a request.
 fn lasts(entry: &Entry<'_>) -> bool {
     !matches!(
         entry,
@@ -120,7 +121,7 @@ fn lasts(entry: &Entry<'_>) -> bool {
     )
 }
 
-/// What was kept, read and checked to the last byte.
+/// A kept state, read and checked to the last byte.
 #[derive(Debug, Clone)]
 pub struct Kept<'a> {
     written_ms: u64,
@@ -131,7 +132,7 @@ pub struct Kept<'a> {
 }
 
 impl<'a> Kept<'a> {
-    /// Reads what a [`Keeper`] wrote in a router with this seed.
+    /// Reads the bytes that a [`Keeper`] wrote in a router with this seed.
     ///
     /// # Errors
     /// [`Error::BadSnapshot`] for anything else.
@@ -195,7 +196,7 @@ impl<'a> Kept<'a> {
         self.workers().filter(found).count()
     }
 
-    /// Begins to take it in, in a router with pools of these fingerprints, where it is believed for `ttl_ms`.
+    /// Begins to restore it, in a router with pools of these fingerprints, where its blocks count for `ttl_ms`.
     ///
     /// # Errors
     /// [`Error::BadSnapshot`] if hashes mean the same in none of them.
@@ -246,7 +247,7 @@ fn number(known: &mut Vec<bool>, index: u32) -> Result<()> {
     Ok(())
 }
 
-/// Takes in what was kept.
+/// Restores a kept state.
 #[derive(Debug)]
 pub struct Restoring<'a> {
     sharing: Option<Box<Sharing>>,
@@ -280,7 +281,7 @@ impl Restoring<'_> {
         })
     }
 
-    /// Counters of what was taken in.
+    /// Counters of the restored entries.
     #[must_use]
     pub fn counters(&self) -> SharingCounters {
         self.sharing

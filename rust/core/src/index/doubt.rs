@@ -1,8 +1,8 @@
 //! Blocks that may be gone unnoticed, since a message of their engine is lost.
 //!
-//! They are believed as placements are: moved to the speculative lane in the order of their use, with a time to live, and
-//! evicted from there once that lane and what is confirmed exceed the worker's capacity. O(runs that the worker held in
-//! device memory).
+//! They count as placements do: moved to the speculative lane in the order of their use, with a time to live, and
+//! evicted from there once that lane and the confirmed blocks exceed the worker's capacity. O(runs that the worker held
+//! in device memory).
 
 use std::collections::HashSet;
 
@@ -58,8 +58,8 @@ impl Stretch {
 
 impl BlockIndex {
     /// Makes the blocks in the worker's device memory speculative until `expires` (`None`: until they are evicted) and
-    /// drops those in other media, which placements do not describe. Marks in device memory become speculative too. Returns
-    /// the blocks that left device memory.
+    /// drops those in other media, which placements do not describe. Marks in device memory become speculative too.
+    /// Returns the blocks that left device memory.
     ///
     /// # Errors
     /// [`crate::Error::UnknownWorker`].

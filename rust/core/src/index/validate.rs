@@ -1,4 +1,4 @@
-//! What a recount looks at beside what all prefix trees have.
+//! Checks of a recount beside those of all prefix trees.
 
 use super::marks::Marks;
 use super::shape::Hashed;

@@ -1,10 +1,10 @@
 //! Prefix trees: what the block index and the radix tree have in common.
 //!
-//! A node is a stretch of units, blocks or characters, without a branch inside, at the end of its parent. A lane holds a
-//! leading part of a node. Who holds all of it is one interned set (`sets`) and, where coverage ends inside the node, a
-//! short list (`nodes`). Recency is one record per (node, lane) in per-lane lists (`epoch_lru`).
-//! They are one state (`held`): all changes of coverage pass through `cover`; nodes are split and joined in `split`;
-//! removals pass through `evict`.
+//! A node is a stretch of units, blocks or characters, without a branch inside, at the end of its parent. A lane holds
+//! a leading part of a node. Who holds all of it is one interned set (`sets`) and, where coverage ends inside the node,
+//! a short list (`nodes`). Recency is one record per (node, lane) in per-lane lists (`epoch_lru`). They are one state
+//! (`held`): all changes of coverage pass through `cover`; nodes are split and joined in `split`; removals pass through
+//! `evict`.
 //!
 //! A [`Shape`] defines the units, and how a node is found.
 
@@ -48,7 +48,7 @@ pub struct IndexStats {
     pub unknown_removals: u64,
 }
 
-/// What the units of a tree are, where they are kept, and how nodes are found.
+/// The units of a tree, their storage, and how nodes are found.
 pub trait Shape: Debug + Sized {
     /// Data of a node that only this shape has.
     type Own: Debug + Slot;
@@ -74,7 +74,8 @@ pub trait Shape: Debug + Sized {
     /// The only child of a node, if its units may continue those of the node in one node.
     fn sequel(&self, nodes: &Nodes<Self::Own>, node: u32) -> Option<u32>;
 
-    /// Puts the units of `upper`, without holders, in front of those of its only child, which takes its place; frees it.
+    /// Puts the units of `upper`, without holders, in front of those of its only child, which takes its place; frees
+    /// it.
     fn unite(&mut self, nodes: &mut Nodes<Self::Own>, upper: u32, lower: u32);
 
     /// Evicts the worker's units beyond a new capacity.
@@ -138,8 +139,8 @@ impl<S: Shape> PrefixTree<S> {
         }
     }
 
-    /// Registers a worker incarnation that may hold up to `capacity` units (of an index, per medium). An incarnation still
-    /// in the slot is removed first; registering the same one again only changes its capacity.
+    /// Registers a worker incarnation that may hold up to `capacity` units (of an index, per medium). An incarnation
+    /// still in the slot is removed first; registering the same one again only changes its capacity.
     pub fn add_worker(&mut self, worker: WorkerId, capacity: u32) {
         let slot = worker.slot as usize;
         if let Some(Some(present)) = self.held.lanes.workers.get_mut(slot) {

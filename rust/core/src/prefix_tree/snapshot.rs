@@ -1,4 +1,4 @@
-//! What snapshots of prefix trees have in common: workers, entries, and the order of use of every lane as node numbers.
+//! Common parts of snapshots of prefix trees: workers, entries, and the order of use of every lane as node numbers.
 
 use super::nodes::Holders;
 use super::{Held, NONE, PrefixTree, Shape};

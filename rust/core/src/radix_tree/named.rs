@@ -35,9 +35,9 @@ pub enum Prompt<'a> {
 pub enum Tree {
     /// Nothing was inserted yet.
     Unset,
-    /// Of characters.
+    /// A tree of characters.
     Text(RadixTree<u8>),
-    /// Of token ids.
+    /// A tree of token ids.
     Tokens(RadixTree<u32>),
 }
 
@@ -169,7 +169,8 @@ impl Tree {
 // === impl TreeView ===
 
 impl TreeView<'_> {
-    /// Finds every worker that holds leading units of the prompt; with `among`, of those names only, unknown ones ignored.
+    /// Finds every worker that holds leading units of the prompt; with `among`, of those names only, unknown ones
+    /// ignored.
     ///
     /// # Errors
     /// [`Error::KeyKind`].

@@ -63,7 +63,7 @@ impl Naive {
         self.marks = marks;
     }
 
-    /// Marks in device memory are believed as the blocks are.
+    /// Marks in device memory become speculative as the blocks do.
     pub fn doubt_marks(&mut self, id: WorkerId) {
         let sure = |mark: &&(WorkerId, u64, Medium)| mark.0 == id && mark.2 == Medium::Gpu;
         let marks: Vec<_> = self.marks.iter().filter(sure).copied().collect();
@@ -93,8 +93,8 @@ impl Naive {
         !path.is_empty() && media.any(|m| self.held_in(id, m).iter().any(behind))
     }
 
-    /// Where the worker holds a prompt, as far as it can resume at depths up to `most`: a block in two media counts for the
-    /// faster.
+    /// Where the worker holds a prompt, as far as it can resume at depths up to `most`: a block in two media counts for
+    /// the faster.
     pub fn reach(&self, id: WorkerId, hashes: &[u64], most: u32) -> Reach {
         let (mut end, mut deepest) = (0, 0);
         let mut upto = |media: &[Medium], rank| {

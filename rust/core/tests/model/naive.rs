@@ -231,8 +231,8 @@ impl Naive {
         Some(removed)
     }
 
-    /// What is in device memory becomes speculative in the order of its use, what is elsewhere goes. A path moves at once
-    /// when its end is due: what was used later of it, without its end, is not moved again.
+    /// Blocks in device memory become speculative in the order of their use, the others go. A path moves at once when
+    /// its end is due: a part of it that was used later, without its end, is not moved again.
     pub fn doubt(&mut self, id: WorkerId, deadline: Option<u64>) -> Option<u64> {
         let (gpu, mut gone) = (self.workers.get(&id)?.media[0].clone(), Vec::new());
         let tails = |used: &Pair| (used.last, used.depth);
@@ -396,7 +396,8 @@ impl Naive {
         path
     }
 
-    /// A block above a held one was used no earlier and is no deeper, so taking the least `(last, -depth)` takes leaves.
+    /// A block above a held one was used no earlier and is no deeper, so taking the least `(last, -depth)` takes
+    /// leaves.
     fn evict(&mut self, id: WorkerId, medium: Medium, limit: usize) {
         let pairs = &mut self.workers.get_mut(&id).expect("present").media[place(medium)];
         let mut order: Vec<_> = pairs

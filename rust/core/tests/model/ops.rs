@@ -37,7 +37,7 @@ pub enum What {
     /// Stores the blocks behind those of an unrelated path, as one chain.
     StoreTorn(Tokens),
     Remove(Range<usize>, Option<Medium>),
-    /// What is in device memory may be gone.
+    /// Blocks in device memory may be gone.
     Doubt(Option<u64>),
     Resumes(Resumes),
     /// Every so many blocks of this part.

@@ -1,8 +1,8 @@
 //! The cache of an engine as its events report it: names of blocks, their references, and the resulting holdings.
 //!
-//! After a lost message no copy counted before is there for sure: it may have held removals, stores and a clear. What names
-//! stand for is still known, since they are hashes of content within one life of an engine. So the names of device memory
-//! become doubtful until an event names them again.
+//! After a lost message no copy counted before is there for sure: it may have held removals, stores and a clear. The
+//! blocks that names stand for are still known, since names are hashes of content within one life of an engine. So the
+//! names of device memory become doubtful until an event names them again.
 
 mod hold;
 mod resume;
@@ -223,7 +223,7 @@ impl Mirror {
         self.links.as_mut().map_or(0, |links| links.clear())
     }
 
-    /// Of what grows with the names; the rest has bounds.
+    /// Memory of the parts that grow with the names; the rest has bounds.
     pub(crate) fn memory_bytes(&self) -> usize {
         let spaces: usize = self.spaces.all.iter().map(Space::memory_bytes).sum();
         let links = self.links.as_ref().map_or(0, |links| links.memory_bytes());

@@ -64,7 +64,7 @@ pub fn tenant_named(tenants: &RandomState, name: &str) -> Tenant {
     Tenant(tenants.hash_one(name).max(1))
 }
 
-/// What a gate is built from.
+/// Settings of a gate.
 pub fn settings_of(given: &Options<'_, '_>, tenants: &RandomState) -> PyResult<GateSettings> {
     let ageing_tokens_per_s = given.required("ageing_tokens_per_s")?.extract()?;
     let orders = [
@@ -160,7 +160,7 @@ impl AdmissionGate {
         found.map(|decision| Ok(Bound::new(py, decision)?.into_any()))
     }
 
-    /// The same for a request that is not held.
+    /// As [`Self::select`], for a request that is not held.
     fn select_now<'py>(
         &self,
         py: Python<'py>,
@@ -201,8 +201,8 @@ impl AdmissionGate {
     /// Picks a worker at once, or holds the request: `call` is called when it is its turn, or it is to try again for
     /// another reason.
     ///
-    /// `how`: seconds until it is refused, and whether that is its own deadline; whether it is for a pair of workers, and
-    /// whether it waits too while none may be picked at all.
+    /// `how`: seconds until it is refused, and whether that is its own deadline; whether it is for a pair of workers,
+    /// and whether it waits too while none may be picked at all.
     #[pyo3(signature = (call, caller, how, /, **arguments))]
     fn enter<'py>(
         slf: &Bound<'py, Self>,
@@ -249,7 +249,7 @@ impl AdmissionGate {
         }
     }
 
-    /// What the next request of these arguments would get, which may be an error. Changes nothing.
+    /// Outcome of the next request with these arguments, which may be an error. Changes nothing.
     #[pyo3(signature = (**arguments))]
     fn preview<'py>(
         &self,
@@ -268,7 +268,7 @@ impl AdmissionGate {
         })
     }
 
-    /// What became of the requests of each priority, as `BandStats` has it.
+    /// Outcomes of the requests of each priority, as in `BandStats`.
     fn bands<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         let tallies = self.gate(py, |gate| gate.tallies())?;
         bands(py, &tallies)

@@ -37,7 +37,7 @@ pub struct Fleet {
     pub key: Option<Py<PyAny>>,
     /// The layouts of request bodies.
     pub layouts: Arc<Layouts>,
-    /// What the selector was made of, for a fork or a simulation that cannot use it.
+    /// Settings of the selector, for a fork or a simulation that cannot use it.
     pub settings: Settings,
     pub specs: Mutex<Vec<Py<PyDict>>>,
     /// Whether this is the child of a fork and the router is not used in it yet.
@@ -127,7 +127,7 @@ pub(super) fn count(name: &str, value: Option<&Bound<'_, PyAny>>) -> PyResult<Op
 
 #[pymethods]
 impl Fleet {
-    /// Registers a worker, or changes what is known of one. Returns whether it is new.
+    /// Registers a worker, or changes the profile of one. Returns whether it is new.
     #[pyo3(signature = (worker, *, name=None, weight=None, role="both", dp_size=None, models=None, gpu=None, kv_blocks=None, slow_start_s=None, cache_layout=None))]
     #[expect(clippy::too_many_arguments, reason = "one keyword argument each")]
     fn add(
@@ -204,7 +204,7 @@ impl Fleet {
         models
     }
 
-    /// Takes in what the engine of a worker states of its cache, each rank's.
+    /// Adds cache properties that the engine of a worker reported, to each rank.
     #[pyo3(signature = (worker, *, kv_blocks=None, block_size=None, retention_interval=None, engine=None))]
     fn learn(
         &self,
@@ -237,7 +237,7 @@ impl Fleet {
         Ok(())
     }
 
-    /// Marks a worker ready or not; what it holds stays known.
+    /// Marks a worker ready or not; its blocks are kept.
     fn set_ready(
         &self,
         worker: &Bound<'_, PyAny>,

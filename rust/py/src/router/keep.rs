@@ -19,7 +19,7 @@ const PIECE: usize = 1 << 16;
 #[derive(Debug)]
 pub struct SnapshotPieces {
     engine: Arc<Engine>,
-    /// What is left: nothing after the last piece. In a box, since its checksum is aligned to 64 bytes, and Python's
+    /// Pieces to come: none after the last one. In a box, since its checksum is aligned to 64 bytes, and Python's
     /// objects are not.
     state: Mutex<(Option<Box<Keeper>>, Vec<u8>)>,
 }
@@ -43,7 +43,7 @@ impl SnapshotPieces {
     }
 
     fn __next__<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyBytes>>> {
-        // Not waited for: whoever has it may need the GIL.
+        // Not waited for: the thread that has it may need the GIL.
         let Ok(mut state) = self.state.try_lock() else {
             let why = "another thread reads this snapshot";
             return Err(PyRuntimeError::new_err(why));

@@ -1,8 +1,8 @@
 //! KV events of the registered workers, from any transport.
 //!
-//! What decodes, orders and applies them runs without the GIL; the selector is locked for a few blocks at a time. Streams
-//! go with their worker: a worker that comes back under its name has new ones, and what an old one still writes is
-//! written for a worker that is gone.
+//! They are decoded, ordered and applied without the GIL; the selector is locked for a few blocks at a time. Streams go
+//! with their worker: a worker that comes back under its name has new ones, and later writes of an old one are for a
+//! worker that is gone.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 

@@ -33,7 +33,7 @@ use crate::workers::Registered;
 /// Which workers a selection is about.
 #[derive(Clone, Copy)]
 pub(super) struct Kind {
-    /// What policies of the caller's are asked for, the first worker to be picked last.
+    /// The parts of a request that policies of the caller's pick for, the first worker to be picked last.
     pub wanted: &'static [Wanted],
     pub dry_run: bool,
     /// How the request takes part in admission, if it does.
@@ -44,14 +44,14 @@ pub(super) struct Kind {
 pub(super) type Step<'a, T> =
     &'a (dyn Fn(&mut Selector, &mut Offers, &Request<'_>) -> Result<T> + Sync);
 
-/// What a selection found: a worker, or that the request waits.
+/// Result of a selection: a worker, or a request that waits.
 pub(super) enum Found<T> {
     Decision(T),
     Waits(Ticket, Option<u64>, Box<Call>),
 }
 
 impl<T> Found<T> {
-    /// What it found, as `to` has it.
+    /// The result with `to` applied to the worker.
     pub fn map<U>(self, to: impl FnOnce(T) -> PyResult<U>) -> PyResult<Found<U>> {
         Ok(match self {
             Self::Decision(found) => Found::Decision(to(found)?),
@@ -59,7 +59,7 @@ impl<T> Found<T> {
         })
     }
 
-    /// What it found where nothing waits.
+    /// The worker, where nothing waits.
     pub fn now(self) -> PyResult<T> {
         match self {
             Self::Decision(found) => Ok(found),
@@ -245,7 +245,7 @@ pub struct Ready {
     now: Millis,
     hasher: Hasher,
     registered: Arc<Registered>,
-    /// What the decision keeps of body and headers.
+    /// Fields of body and headers that the decision keeps.
     pub client: Client,
 }
 
@@ -304,7 +304,7 @@ impl Ready {
         Ok(ready)
     }
 
-    /// What was read of a request, the `prompt` by the reader of its pool.
+    /// A request that was read, the `prompt` by the reader of its pool.
     pub fn new(
         fleet: &Fleet,
         registered: Arc<Registered>,
@@ -332,8 +332,8 @@ impl Ready {
         self.now = now;
     }
 
-    /// Runs `step` under the lock. Policies of the caller's are asked before, while nothing is locked, and again if what
-    /// they picked was gone by the time it could be booked; in the end the rules in their place decide.
+    /// Runs `step` under the lock. Policies of the caller's are asked before, while nothing is locked, and again if
+    /// what they picked was gone by the time it could be booked; in the end the rules in their place decide.
     fn decide<T: Send>(
         &self,
         router: &Bound<'_, NativeRouter>,
@@ -397,7 +397,7 @@ impl Ready {
         let before = offers.ruled_out();
         let survey = self.locked(router, |selector| Survey::of(selector, offers, request))?;
         offers.restore(&before);
-        // What is wrong shows in the selection that follows.
+        // An error shows in the selection that follows.
         let Ok(survey) = survey else { return Ok(()) };
         let (prompt, hasher) = (&self.prompt, &self.hasher);
         let view = |seed| RequestView::new(py, call, prompt, request, hasher, dry_run, seed);
@@ -489,7 +489,7 @@ impl NativeRouter {
         select_now(slf, kind, call, Vec::new())
     }
 
-    /// What the next selection would pick, and what it sees of every worker.
+    /// The next pick, and the selection's view of every worker.
     #[pyo3(signature = (**arguments))]
     fn _explain<'py>(
         slf: &Bound<'py, Self>,

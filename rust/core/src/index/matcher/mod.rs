@@ -53,7 +53,7 @@ impl Chains<'_> {
         let mut above = (end > 0).then(|| self.run(block));
         while let Some(run) = above {
             let start = run.start as usize;
-            // What the answer is made of arrives while the parents do.
+            // The parts of the answer arrive while the parents do.
             prefetch(&self.0.sets.members(run.full)[0]);
             if let Holders::Many(entries) = &run.holders
                 && run.partial > 0

@@ -1,8 +1,8 @@
 //! Names whose copies a lost message may have removed.
 //!
-//! What such a name stands for is known still, so stores may follow it, and a later event can settle it: a store that names
-//! it shows that it is there, a removal that it is not. Its own blocks are not referred to in the lane, which counts what is
-//! sure.
+//! The blocks of such a name are still known, so stores may follow it, and a later event can settle it: a store that
+//! names it shows that it is there, a removal that it is not. Its own blocks are not referred to in the lane, which
+//! counts only certain copies.
 
 use cachelb_core::ids::SequenceHash;
 
@@ -12,8 +12,8 @@ use crate::names::Held;
 use crate::names::references::Uses;
 
 impl Space {
-    /// A message is lost: every name is doubtful, but those that `keeps` does not want by their last own block are forgotten.
-    /// Nothing is referred to in the lane.
+    /// A message is lost: every name is doubtful, but those that `keeps` does not want by their last own block are
+    /// forgotten. Nothing is referred to in the lane.
     pub(crate) fn make_doubtful(
         &mut self,
         keeps: impl Fn(SequenceHash) -> bool,

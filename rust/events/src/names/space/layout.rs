@@ -160,7 +160,7 @@ impl Layout {
         }
     }
 
-    /// Ends what a forgotten name referred to. What a doubtful one stood for is gone unless another name is sure of it.
+    /// Ends the references of a forgotten name. Blocks of a doubtful one are gone unless a certain name refers to them.
     pub(super) fn release(&mut self, held: Held, uses: &mut Uses<'_>) {
         uses.namespaces.give_back(held.namespace());
         let mut release = |block| uses.release(block, !held.is_doubtful());

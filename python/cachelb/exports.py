@@ -28,7 +28,7 @@ def lazy(package: str, names: Names, moved: Names = MappingProxyType({})) -> Cal
 
         found = import_module(f"{home}.{name}") if home == package else getattr(import_module(home), name)
         if name in old:
-            text = f"{package}.{name} is now {home}.{name}; the old name goes with the next minor version"
+            text = f"{package}.{name} is now {home}.{name}; the old name goes in cachelb 0.5"
             warn(text, DeprecationWarning, stacklevel=2)
         else:
             vars(sys.modules[package])[name] = found

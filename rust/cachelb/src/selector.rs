@@ -1,6 +1,6 @@
 //! The selection step over a fleet: eligibility, rule, booking and record as one.
 //!
-//! [`Router`] wraps it; this is for hosts that bring their own lock, hashes and lists of workers. A minor
+//! [`Router`](crate::Router) wraps it; this is for hosts that bring their own lock, hashes and lists of workers. A minor
 //! version may add fields to these types.
 //!
 //! ```

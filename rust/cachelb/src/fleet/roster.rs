@@ -8,8 +8,6 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use indexmap::IndexMap;
-
 use crate::fleet::offers::{Offer, Offers};
 use crate::fleet::worker::Profile;
 use crate::request::PoolId;
@@ -77,7 +75,9 @@ struct Lined {
 #[derive(Debug, Clone)]
 pub struct Registered<T> {
     version: u64,
-    workers: IndexMap<Arc<str>, Arc<Worker<T>>>,
+    /// In order of registration; `None` where one was taken out.
+    workers: Vec<Option<Arc<Worker<T>>>>,
+    by_key: HashMap<Arc<str>, usize>,
     lined: OnceLock<Lined>,
     /// Models that have an index of their own.
     pub models: HashMap<String, PoolId>,
@@ -86,13 +86,13 @@ pub struct Registered<T> {
 impl<T> Registered<T> {
     /// Every worker, in order of registration.
     pub fn workers(&self) -> impl Iterator<Item = &Worker<T>> {
-        self.workers.values().map(|worker| &**worker)
+        self.workers.iter().flatten().map(|worker| &**worker)
     }
 
     /// The worker called `key`.
     #[must_use]
     pub fn worker(&self, key: &str) -> Option<&Worker<T>> {
-        self.workers.get(key).map(|worker| &**worker)
+        self.workers[*self.by_key.get(key)?].as_deref()
     }
 
     /// Grows with every change.
@@ -136,15 +136,19 @@ impl<T> Registered<T> {
     }
 
     /// The worker behind a candidate.
+    ///
+    /// # Panics
+    /// There is no such candidate.
     #[must_use]
     pub fn worker_of(&self, candidate: usize) -> &Worker<T> {
-        &self.workers[self.lined().worker_of[candidate] as usize]
+        let worker = &self.workers[self.lined().worker_of[candidate] as usize];
+        worker.as_ref().expect("a candidate is of a worker")
     }
 
     /// Where the candidates of the worker called `key` are.
     pub(crate) fn positions(&self, key: &str) -> impl Iterator<Item = usize> {
-        let worker = self.workers.get_index_of(key);
-        let ranks = worker.map_or(0, |at| self.workers[at].dp_size as usize);
+        let worker = self.by_key.get(key).copied();
+        let ranks = self.worker(key).map_or(0, |worker| worker.dp_size as usize);
         let worker_of = &self.lined().worker_of;
         let first = worker.map_or(0, |at| worker_of.partition_point(|&of| (of as usize) < at));
         first..first + ranks
@@ -153,28 +157,38 @@ impl<T> Registered<T> {
     fn lined(&self) -> &Lined {
         self.lined.get_or_init(|| {
             let (mut candidates, mut worker_of) = (Vec::new(), Vec::new());
-            for (at, worker) in (0..).zip(self.workers()) {
-                candidates.extend(worker.candidates());
+            for (at, worker) in (0..).zip(&self.workers) {
+                candidates.extend(worker.iter().flat_map(|worker| worker.candidates()));
                 worker_of.resize(candidates.len(), at);
             }
             let mut pools = self.workers().map(|worker| &worker.profile.pools);
             Lined {
                 candidates,
                 worker_of,
-                declared: !self.workers.is_empty() && pools.all(Option::is_some),
+                declared: !self.by_key.is_empty() && pools.all(Option::is_some),
             }
         })
     }
 
     /// Puts a worker in the place of the one of its key, which is returned, or at the end.
     pub(crate) fn put(&mut self, worker: Worker<T>) -> Option<Arc<Worker<T>>> {
-        self.workers
-            .insert(Arc::clone(&worker.key), Arc::new(worker))
+        let key = Arc::clone(&worker.key);
+        let at = *self.by_key.entry(key).or_insert(self.workers.len());
+        if at == self.workers.len() {
+            self.workers.push(None);
+        }
+        self.workers[at].replace(Arc::new(worker))
     }
 
     /// Takes a worker out.
     pub(crate) fn take(&mut self, key: &str) -> Option<Arc<Worker<T>>> {
-        self.workers.shift_remove(key)
+        let taken = self.workers[self.by_key.remove(key)?].take();
+        if self.by_key.len() * 2 < self.workers.len() {
+            self.workers.retain(Option::is_some);
+            let keys = self.workers().map(|worker| Arc::clone(&worker.key));
+            self.by_key = keys.zip(0..).collect();
+        }
+        taken
     }
 }
 
@@ -192,7 +206,8 @@ impl<T> Roster<T> {
     pub(crate) fn new(models: HashMap<String, PoolId>) -> Self {
         let registered = Registered {
             version: 0,
-            workers: IndexMap::new(),
+            workers: Vec::new(),
+            by_key: HashMap::new(),
             lined: OnceLock::new(),
             models,
         };
@@ -257,7 +272,8 @@ impl<T> Roster<T> {
         if Arc::strong_count(&now) > 1 {
             return Ok(());
         }
-        let mut own = (now.workers.values()).filter(|worker| Arc::strong_count(worker) == 1);
+        let workers = now.workers.iter().flatten();
+        let mut own = workers.filter(|worker| Arc::strong_count(worker) == 1);
         own.try_for_each(|worker| visit(&worker.object))
     }
 }

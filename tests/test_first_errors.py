@@ -298,9 +298,9 @@ NAMES_OF_THE_PACKAGE = [
 
 
 def test_names_of_the_package_are_listed_and_there() -> None:
-    code = "import cachelb, sys; print(dir(cachelb), {'cachelb.index', 'cachelb.policies'} & {*sys.modules})"
+    code = "import cachelb, sys; print(dir(cachelb), 'cachelb.policies' in sys.modules)"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert run.stdout == f"{NAMES_OF_THE_PACKAGE} set()\n"
+    assert run.stdout == f"{NAMES_OF_THE_PACKAGE} False\n"
     assert cachelb.__all__ == NAMES_OF_THE_PACKAGE
     for name in NAMES_OF_THE_PACKAGE:
         assert getattr(cachelb, name) is getattr(cachelb, name)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
+from cachelb import index  # not lazy: pickles name its classes by this module
 from cachelb._core import Decision
 from cachelb.errors import CachelbError, NoWorkerAvailable, Overloaded, UnknownWorkerError
 from cachelb.moved import MovedModules
@@ -33,7 +34,7 @@ __all__ = [
 sys.meta_path.insert(0, MovedModules())
 
 if TYPE_CHECKING:
-    from cachelb import index, policies
+    from cachelb import policies
     from cachelb.admission import Admission
     from cachelb.bodies import RequestBodies
     from cachelb.decision import PairDecision
@@ -48,7 +49,7 @@ else:
     __getattr__ = lazy(
         __name__,
         {
-            "cachelb": ("index", "policies"),
+            "cachelb": ("policies",),
             "cachelb.admission": ("Admission",),
             "cachelb.bodies": ("RequestBodies",),
             "cachelb.decision": ("PairDecision",),

@@ -14,12 +14,11 @@ from typing import Any
 
 from cachelb.errors import did_you_mean
 from cachelb.policies import plugins
-from cachelb.policies.base import BuiltinPolicy, classes
+from cachelb.policies.base import POLICIES, BuiltinPolicy, classes
 from cachelb.policies.custom import FleetView, Policy, PolicyLike, RequestView, lowest
 from cachelb.policies.learned import Learner
 
-POLICIES: dict[str, type[BuiltinPolicy]] = {policy.name: policy for policy in classes({"learned": Learner})}
-"""The policies that come with cachelb, by name."""
+POLICIES.update((policy.name, policy) for policy in classes({"learned": Learner}))
 
 globals().update({policy.__name__: policy for policy in POLICIES.values()})
 

@@ -31,6 +31,9 @@ CALLABLES: tuple[Option, ...] = (
 )
 """Options that every policy takes and no configuration can hold."""
 
+POLICIES: dict[str, type[BuiltinPolicy]] = {}
+"""The policies that come with cachelb, by name; the package fills it in."""
+
 _WIDTH = 120
 
 
@@ -132,7 +135,6 @@ def unknown_keyword(lacks: str, option: str, known: Iterable[str], *, of_router:
     from difflib import get_close_matches
 
     from cachelb.bodies import RequestBodies
-    from cachelb.policies import POLICIES
 
     owners: dict[str, list[str]] = {field.name: ["RequestBodies"] for field in fields(RequestBodies)}
     for policy in POLICIES.values():

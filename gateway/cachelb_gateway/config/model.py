@@ -174,7 +174,7 @@ class RouterConfig:
             ...     router.keys(), router.policy
             (['http://gpu0:8000', 'http://gpu1:8000'], 'adaptive')
         """
-        from cachelb_gateway.config.resolve import build
+        from cachelb_gateway.config.building import build
 
         return build(self)
 

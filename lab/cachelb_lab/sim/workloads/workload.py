@@ -489,7 +489,7 @@ class Workload:
             ValueError: There is no request.
             OSError: The file cannot be written.
         """
-        from cachelb_lab.sim.workloads.generic import write_workload
+        from cachelb_lab.sim.workloads.writing import write_workload
 
         write_workload(self, path)
 

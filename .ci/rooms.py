@@ -179,7 +179,7 @@ def _use_leaves(tree: str) -> Iterator[Module]:
 
 
 def python_imports(_module: Module, source: str) -> Iterator[Module]:
-    """Return the names that a Python module imports when it is imported."""
+    """Return the names that a Python module imports, when it is imported or later."""
     waiting: list[ast.stmt] = ast.parse(source).body
     while waiting:
         node = waiting.pop()
@@ -191,6 +191,9 @@ def python_imports(_module: Module, source: str) -> Iterator[Module]:
             waiting += node.orelse + ([] if "TYPE_CHECKING" in ast.unparse(node.test) else node.body)
         elif isinstance(node, ast.Try):
             waiting += node.body + node.orelse + node.finalbody + [each for one in node.handlers for each in one.body]
+        else:
+            blocks = (getattr(node, name, []) for name in ("body", "orelse"))
+            waiting += [each for block in blocks for each in block if isinstance(each, ast.stmt)]
 
 
 def import_graph(sources: Mapping[Path, str]) -> Graph:

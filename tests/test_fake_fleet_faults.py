@@ -20,7 +20,7 @@ from tests.support_gateways import begin_stream
 from tests.threads import beside
 
 from cachelb_fakes import FakeFleet, FakeWorker
-from cachelb_fakes.fleet.sockets import Listener, TcpAddress
+from cachelb_fakes.sockets import Listener, TcpAddress
 
 PROMPT = "word" * 64
 

@@ -102,7 +102,8 @@ def _python(**texts: str) -> dict[str, str]:
     return {f"{PACKAGE}{name}.py": text for name, text in texts.items()}
 
 
-LAZY = "if TYPE_CHECKING:\n    import cachelb.a\ndef f():\n    import cachelb.a"
+TYPED = "if TYPE_CHECKING:\n    import cachelb.a"
+LAZY = "class C:\n    def f():\n        with x:\n            import cachelb.a"
 TRIED = "try:\n    from cachelb.a import A\nexcept ImportError:\n    A = 0"
 
 
@@ -141,7 +142,8 @@ TRIED = "try:\n    from cachelb.a import A\nexcept ImportError:\n    A = 0"
             id="a module and its own",
         ),
         pytest.param(_python(a="from cachelb import b", b=TRIED), ["cachelb/a cachelb/b"], id="python"),
-        pytest.param(_python(a="import cachelb.b", b=LAZY), [], id="python, lazily"),
+        pytest.param(_python(a="import cachelb.b", b=TYPED), [], id="python, for types alone"),
+        pytest.param(_python(a="import cachelb.b", b=LAZY), ["cachelb/a cachelb/b"], id="python, lazily"),
     ],
 )
 def test_circles_are_found(tmp_path: Path, files: dict[str, str], circles: list[str]) -> None:

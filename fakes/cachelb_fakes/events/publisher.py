@@ -19,7 +19,7 @@ from cachelb.arguments import whole
 from cachelb.events.endpoints import Endpoint
 from cachelb.events.sockets import REQUEST_BYTES, make_socket
 from cachelb_fakes.events.messages import Form, encode_batch
-from cachelb_fakes.fleet.sockets import TcpAddress
+from cachelb_fakes.sockets import TcpAddress
 
 _T = TypeVar("_T")
 

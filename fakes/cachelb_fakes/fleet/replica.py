@@ -24,8 +24,8 @@ from cachelb_fakes.fleet.faults import Fault, FaultPlan, FaultRates
 from cachelb_fakes.fleet.openai import ChatCompletions, Completions, encode_messages
 from cachelb_fakes.fleet.pages import VERSION_PAGE, event_sources_page, metrics_page, models_page
 from cachelb_fakes.fleet.responses import Responses
-from cachelb_fakes.fleet.sockets import Listener
 from cachelb_fakes.fleet.tokens import encode
+from cachelb_fakes.sockets import Listener
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from cachelb_fakes.events import EventPublisher
     from cachelb_fakes.fleet.options import WorkerOptions
-    from cachelb_fakes.fleet.sockets import TcpAddress, UnixAddress
+    from cachelb_fakes.sockets import TcpAddress, UnixAddress
 
 _JSON: Final = "application/json"
 _LONGEST_STOP_S: Final = 5.0

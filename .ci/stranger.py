@@ -121,7 +121,7 @@ LINES = [
     Line(
         "an option of another policy",
         error(ROUTER + 'Router(["a"], load_factor=2.0)'),
-        r".*an option of CacheAware.*policy=CacheAware\(load_factor=\.\.\.\)\n",
+        r".*an option of CacheAware.*policy=CacheAware\(load_factor=\.\.\.\)\)\n",
     ),
     Line("a prompt by position", error(ROUTER + 'router.select_worker("hi")'), r".*text=.*\n"),
     Line("a prompt by another name", error(ROUTER + 'router.select_worker(prompt="hi")'), r".*text=.*\n"),

@@ -21,10 +21,8 @@ WHEEL_HOLDS = ("cachelb/__init__.py", "cachelb/_core.pyi", "cachelb/_core.abi3.s
 PURE = ("gateway", "lab", "fakes")
 PURE_HOLDS = ("__init__.py", "py.typed")
 LICENCES = ("LICENSE", "NOTICE", "rust/THIRD-PARTY-LICENSES.txt")
-# Those of the extension: the crate for other Rust programs and the C library are no part of it.
-MANIFESTS = sorted(
-    set(Path("rust").glob("*/Cargo.toml")) - {Path("rust", name, "Cargo.toml") for name in ("cachelb", "capi")}
-)
+# Those of the extension: the C library is no part of it.
+MANIFESTS = sorted(set(Path("rust").glob("*/Cargo.toml")) - {Path("rust/capi/Cargo.toml")})
 SDIST_HOLDS = (
     *LICENCES,
     *("Cargo.lock", "Cargo.toml", "pyproject.toml", "python/README.md", "rust/build_backend.py"),

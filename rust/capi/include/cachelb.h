@@ -14,7 +14,7 @@
 #include <stdint.h>
 
 /**
- * Of this header. A library of another one has other structs or functions.
+ * Version of this header. A library of another version has other structs or functions.
  */
 #define CACHELB_ABI_VERSION 1
 
@@ -123,7 +123,7 @@ typedef struct cachelb_slice {
 } cachelb_slice;
 
 /**
- * What is known of a request beside its prompt. Set all to 0, then `size`, then what is known.
+ * The facts of a request beside its prompt. Set all to 0, then `size`, then the known ones.
  */
 typedef struct cachelb_request {
   /**
@@ -207,7 +207,7 @@ typedef struct cachelb_pick {
 } cachelb_pick;
 
 /**
- * What the engine counted. `CACHELB_UNKNOWN` for what it did not.
+ * Token counts of the engine; `CACHELB_UNKNOWN` for those it does not report.
  */
 typedef struct cachelb_usage {
   /**
@@ -229,8 +229,8 @@ typedef struct cachelb_usage {
 } cachelb_usage;
 
 /**
- * Takes one piece of an output; anything but 0 ends the output. The bytes are valid during the call. It must not throw, and
- * may call the router.
+ * Takes one piece of an output; anything but 0 ends the output. The bytes are valid during the call. It must not
+ * throw, and may call the router.
  */
 typedef int (*cachelb_sink)(void *ctx, const uint8_t *data, size_t len);
 
@@ -250,9 +250,9 @@ int cachelb_last_error(char *buffer,
                        size_t len);
 
 /**
- * Makes a router without workers. `json` holds its options: an object with the names and defaults of the Python `Router`,
- * such as `{"policy": "adaptive", "block_size": 16}`; `{}` for none. If that fails, `err` gets the reason, cut to `err_len`
- * bytes with the null character, and `router` gets NULL.
+ * Makes a router without workers. `json` holds its options: an object with the names and defaults of the Python
+ * `Router`, such as `{"policy": "adaptive", "block_size": 16}`; `{}` for none. If that fails, `err` gets the reason,
+ * cut to `err_len` bytes with the null character, and `router` gets NULL.
  */
 int cachelb_router_new(const char *json,
                        size_t json_len,
@@ -271,8 +271,8 @@ int cachelb_router_free(struct cachelb_router *router);
 int cachelb_worker_add(struct cachelb_router *router, const char *key, size_t key_len, uint64_t now_ms);
 
 /**
- * Forgets a worker and what it holds; its requests still end as usual. With a `drain` other than 0, it takes no new ones and
- * is forgotten with the last that it has.
+ * Forgets a worker and what it holds; its requests still end as usual. With a `drain` other than 0, it takes no new
+ * ones and is forgotten with the last that it has.
  */
 int cachelb_worker_remove(struct cachelb_router *router,
                           const char *key,
@@ -285,8 +285,8 @@ int cachelb_worker_remove(struct cachelb_router *router,
 int cachelb_worker_set_ready(struct cachelb_router *router, const char *key, size_t key_len, int ready);
 
 /**
- * Picks a worker for a prompt of token ids, books its load and remembers that it will hold the prompt, in one step. `len` 0
- * routes by load.
+ * Picks a worker for a prompt of token ids, books its load and remembers that it will hold the prompt, in one step.
+ * `len` 0 routes by load.
  */
 int cachelb_select_tokens(struct cachelb_router *router,
                           const struct cachelb_request *request,
@@ -296,7 +296,7 @@ int cachelb_select_tokens(struct cachelb_router *router,
                           struct cachelb_pick *pick);
 
 /**
- * The same for a prompt that is a text of `len` bytes.
+ * Picks for a prompt that is a text of `len` bytes.
  */
 int cachelb_select_text(struct cachelb_router *router,
                         const struct cachelb_request *request,
@@ -306,7 +306,7 @@ int cachelb_select_text(struct cachelb_router *router,
                         struct cachelb_pick *pick);
 
 /**
- * The same for the body of a request to `request.path`, such as `/v1/chat/completions`.
+ * Picks for the body of a request to `request.path`, such as `/v1/chat/completions`.
  */
 int cachelb_select_body(struct cachelb_router *router,
                         const struct cachelb_request *request,
@@ -351,8 +351,9 @@ int cachelb_cancel(struct cachelb_router *router,
                    uint64_t now_ms);
 
 /**
- * Applies one message of KV events of a worker's engine: the msgpack payload that vLLM and `SGLang` publish. `seq` is its
- * number, by which lost messages are noticed, or `CACHELB_UNKNOWN`. A payload that cannot be read is counted and left out.
+ * Applies one message of KV events of a worker's engine: the msgpack payload that vLLM and `SGLang` publish. `seq` is
+ * its number, by which lost messages are noticed, or `CACHELB_UNKNOWN`. A payload that cannot be read is counted and
+ * left out.
  */
 int cachelb_events_apply(struct cachelb_router *router,
                          const char *key,
@@ -363,8 +364,8 @@ int cachelb_events_apply(struct cachelb_router *router,
                          uint64_t now_ms);
 
 /**
- * Writes every worker's cached prefixes to `sink`, for a router that starts later. Others may select meanwhile. `unix_ms` is
- * the time of day, in milliseconds of 1970. The router needs the option `namespace_key`.
+ * Writes every worker's cached prefixes to `sink`, for a router that starts later. Others may select meanwhile.
+ * `unix_ms` is the time of day, in milliseconds of 1970. The router needs the option `namespace_key`.
  */
 int cachelb_snapshot(struct cachelb_router *router,
                      uint64_t unix_ms,
@@ -372,7 +373,7 @@ int cachelb_snapshot(struct cachelb_router *router,
                      void *ctx);
 
 /**
- * Restores what a snapshot says of the registered workers; it is checked as a whole first.
+ * Restores the registered workers from a snapshot, which is checked as a whole first.
  */
 int cachelb_restore(struct cachelb_router *router, const uint8_t *data, size_t len, uint64_t now_ms);
 

@@ -17,13 +17,13 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import tomllib
 from collections import defaultdict
 from pathlib import Path
 from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 TARGET: Final = ROOT / "target" / "unoptimised"
-OPTIMISED_IN_TESTS: Final = ("body", "core", "events", "learned")
 METHOD: Final = "*NativeRouter>::__pymethod_select_worker__"
 CALLS: Final = 12
 PROBE: Final = f"""
@@ -50,7 +50,8 @@ def main() -> None:
 
 def build() -> Path:
     """Build the extension without optimisation and without servers; return a folder to import it from."""
-    plain = [f'--config=profile.dev.package."cachelb-{crate}".opt-level=0' for crate in OPTIMISED_IN_TESTS]
+    optimised = tomllib.loads((ROOT / "Cargo.toml").read_text("utf-8"))["profile"]["dev"]["package"]
+    plain = [f'--config=profile.dev.package."{crate}".opt-level=0' for crate in optimised]
     command = ["cargo", "build", "--quiet", "--locked", "--package=cachelb-py", "--lib", "--no-default-features"]
     subprocess.run([*command, f"--target-dir={TARGET}", *plain], check=True, cwd=ROOT)
     package = TARGET / "python" / "cachelb"

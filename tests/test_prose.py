@@ -2,23 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
-from types import ModuleType
 
 import pytest
+from tests.programs import check_of_ci
 
-
-def _load() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("prose", Path(__file__).parents[1] / ".ci" / "prose.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-PROSE = _load()
+PROSE = check_of_ci("prose")
 CASES = {
     "a.py": [
         ('"""What was read."""\n', [(1, "What")]),

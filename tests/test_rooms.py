@@ -2,23 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
-from types import ModuleType
 
 import pytest
+from tests.programs import check_of_ci
 
-
-def _load() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("rooms", Path(__file__).parents[1] / ".ci" / "rooms.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-ROOMS = _load()
+ROOMS = check_of_ci("rooms")
 CORE, PACKAGE = "rust/core/src/", "python/cachelb/"
 RUST = """//! About.
 use crate::b::B; // a { comment

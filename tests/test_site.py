@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
-from pathlib import Path
 
 import griffe
 import pytest
+from tests.programs import ROOT, check_of_ci
 
-ROOT = Path(__file__).resolve().parent.parent
-SPEC = importlib.util.spec_from_file_location("build_site", ROOT / ".ci" / "build_site.py")
-assert SPEC is not None
-assert SPEC.loader is not None
-site = importlib.util.module_from_spec(SPEC)
-SPEC.loader.exec_module(site)
+site = check_of_ci("build_site")
 RADIX = (
     "RadixTree(*, max_units: int | None = None, page_size: int = {}, ttl_s: float | None = None, clock: object = None)"
 )

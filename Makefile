@@ -106,7 +106,7 @@ bench-engine: $(VENV)/.built $(VENV)/.lock-dev $(ENGINE_VENV)/.installed ## Meas
 	CACHELB_ENGINE_VENV=$(abspath $(ENGINE_VENV)) $(BIN)/python -m benches.engine $(BENCH_ARGS)
 
 docs: $(VENV)/.built $(VENV)/.lock-dev ## Run the examples, commands and configurations of README and docs
-	$(BIN)/python -m pytest tests/test_docs.py tests/test_docs_commands.py tests/test_config_docs.py
+	$(BIN)/python -m pytest tests/docs/test_docs.py tests/docs/test_docs_commands.py tests/docs/test_config_docs.py
 
 site: $(VENV)/.built $(VENV)/.lock-dev ## Build the documentation site into target/site, strictly
 	$(BIN)/python .ci/build_site.py

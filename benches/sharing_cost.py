@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.state.addresses import free_addresses
-from tests.state.redis_server import RedisServer
+from tests.library.state.addresses import free_addresses
+from tests.library.state.redis_server import RedisServer
 
 from cachelb import Router
 from cachelb.state import RedisState, ZmqMesh

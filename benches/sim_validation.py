@@ -2,7 +2,7 @@
 
 python benches/sim_validation.py --traces ../shared/traces
 
-Asserts nothing; `tests/sim/test_validation_*.py` do, and hold the settings of each row.
+Asserts nothing; `tests/lab/sim/test_validation_*.py` do, and hold the settings of each row.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benches.dynamo_router import DynamoRouter
-from tests.sim import test_validation_dynosim as dynosim
-from tests.sim import test_validation_kernels as kernels
-from tests.sim import test_validation_llmd as llmd
-from tests.sim import test_validation_mooncake as mooncake
-from tests.sim import test_validation_vllm_log as vllm_log
+from tests.lab.sim import test_validation_dynosim as dynosim
+from tests.lab.sim import test_validation_kernels as kernels
+from tests.lab.sim import test_validation_llmd as llmd
+from tests.lab.sim import test_validation_mooncake as mooncake
+from tests.lab.sim import test_validation_vllm_log as vllm_log
 
 from cachelb_lab.sim import Signals, simulate
 from cachelb_lab.sim.workloads.traces import read_mooncake

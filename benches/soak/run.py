@@ -17,7 +17,7 @@ from benches.soak import hostile
 from benches.soak.clients import OUTPUT_TOKENS, Clients, Seen
 from benches.soak.gateway import KINDS, Spec, resident_bytes
 from benches.soak.processes import Gateway
-from tests.state.addresses import free_addresses
+from tests.library.state.addresses import free_addresses
 
 from cachelb.cache_groups import CacheGroup, CacheLayout
 from cachelb_fakes import FakeFleet

@@ -9,7 +9,7 @@ from typing import Any
 from tests.engine.drive import send_prompt
 from tests.engine.engine import Completion, Engine, EngineError
 from tests.engine.traffic import Prompt
-from tests.router_parts import Replaced
+from tests.library.router.router_parts import Replaced
 
 from cachelb import Router
 from cachelb.event_stats import KvEventStats

@@ -17,7 +17,7 @@ from tests.engine.engine import environment_python, running
 from tests.engine.render import Read, RenderServer, falsely_shared, numbers, template_of
 from tests.engine.spellings import Conversation, Spellings
 from tests.engine.talks import RESPONSES, Blocks, Items, Talks, Texts
-from tests.test_body_templates import PLACES, REFUSES, TEMPLATES
+from tests.library.bodies.test_body_templates import PLACES, REFUSES, TEMPLATES
 
 from cachelb import RequestBodies
 from cachelb.tokenizers.template import ChatTemplate

@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager
 from tests.cutting_proxy import CuttingProxy
 from tests.herd.processes import RouterProcess, all_heard
 from tests.herd.router_process import Spec
-from tests.state.addresses import free_addresses
+from tests.library.state.addresses import free_addresses
 
 
 def port_of(address: str) -> int:

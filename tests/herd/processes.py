@@ -12,7 +12,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Any, Self
 
 from tests.herd.router_process import Spec, run
-from tests.state.addresses import free_addresses
+from tests.library.state.addresses import free_addresses
 from tests.waiting import wait_until
 
 ANSWER_S = 60.0

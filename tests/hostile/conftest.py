@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from tests.state.conftest import fleet, redis_fleet, server, shared_server
+from tests.library.state.conftest import fleet, redis_fleet, server, shared_server
 
 __all__ = ["fleet", "redis_fleet", "server", "shared_server"]

@@ -1,4 +1,4 @@
-"""Gateways against clients and workers that hold on to them; more of `cachelb serve` is in tests/serve."""
+"""Gateways against clients and workers that hold on to them; more of `cachelb serve` is in tests/gateway/serve."""
 
 from __future__ import annotations
 

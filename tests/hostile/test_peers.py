@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 from tests.hostile.strangers import resident_mb
-from tests.router_parts import replaced
-from tests.state.redis_server import RedisServer
-from tests.state.transports import OTHER, SECRET, STORY, MeshFleet, RedisFleet, load, routers
+from tests.library.router.router_parts import replaced
+from tests.library.state.redis_server import RedisServer
+from tests.library.state.transports import OTHER, SECRET, STORY, MeshFleet, RedisFleet, load, routers
 from tests.waiting import wait_until
 
 from cachelb import Router

@@ -17,10 +17,10 @@ from tests.hostile.strangers import (
     silent_connections,
     subscribe_often,
 )
+from tests.library.state.transports import MeshFleet, make_router, routers
 from tests.models import kv_streams
 from tests.models.kv_sink import RecordingSink
 from tests.models.kv_streams import W, publish, receiving
-from tests.state.transports import MeshFleet, make_router, routers
 from tests.waiting import wait_until
 
 import cachelb

@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 from tests.http_client import DEADLINE_S, complete
+from tests.library.integrations.production_stack_cases import PROMPT, Cases, Make
 from tests.ports import free_ports
-from tests.production_stack_cases import PROMPT, Cases, Make
 from tests.waiting import wait_until
 
 from cachelb.integrations.production_stack import CachelbRouter, install

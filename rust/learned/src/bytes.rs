@@ -3,14 +3,14 @@
 use cachelb_core::error::Result;
 use cachelb_core::snapshot::{Format, Reader, begin, put32, put64, refuse, seal};
 
-use super::features::FeatureSet;
-use super::fitting::{Errors, Kind};
-use super::inputs::Inputs;
-use super::linear::Linear;
-use super::mlp::Mlp;
-use super::model::{Model, Weights};
-use super::simd::{self, Lane, WIDTH};
-use super::trees::{Node, Trees};
+use crate::features::FeatureSet;
+use crate::fitting::{Errors, Kind};
+use crate::inputs::Inputs;
+use crate::model::{Model, Weights};
+use crate::predictors::linear::Linear;
+use crate::predictors::mlp::Mlp;
+use crate::predictors::simd::{self, Lane, WIDTH};
+use crate::predictors::trees::{Node, Trees};
 
 const FORMAT: Format = Format {
     magic: b"cachelbM",

@@ -10,8 +10,8 @@
 use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
 
-use super::mlp::sum;
-use super::simd::{self, Ends, Lane, WIDTH};
+use crate::predictors::mlp::sum;
+use crate::predictors::simd::{self, Ends, Lane, WIDTH};
 
 /// How far a sample is from one that was picked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

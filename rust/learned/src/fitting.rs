@@ -3,7 +3,7 @@
 use cachelb_core::error::{Error, Result};
 use cachelb_core::rng::Rng;
 
-use super::features::{FeatureSet, Sample};
+use crate::features::{FeatureSet, Sample};
 
 cachelb_core::named! {
     /// Which predictor.

@@ -8,7 +8,7 @@
 
 use std::collections::HashMap;
 
-use super::features::{COLUMNS, Row};
+use crate::features::{COLUMNS, Row};
 
 /// Requests that an average remembers.
 const WINDOW: f32 = 48.0;

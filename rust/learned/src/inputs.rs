@@ -1,7 +1,7 @@
 //! Rows as a predictor sees them: z-scored columns, then one column per known device.
 
-use super::features::{COLUMNS, FeatureSet, Row, Sample};
-use super::simd::{Lane, WIDTH};
+use crate::features::{COLUMNS, FeatureSet, Row, Sample};
+use crate::predictors::simd::{Lane, WIDTH};
 
 /// The ranges seen in training; frozen with the model.
 #[derive(Debug, Clone, PartialEq)]

@@ -7,8 +7,8 @@
 //! | `fitting` | how a model is trained: which predictor, its settings, its errors |
 //! | `inputs` | rows as the numbers a predictor sees: z-scores, devices, bounds |
 //! | `model` | the immutable predictor that routing reads; `bytes` is its file |
-//! | `mlp`, `train` | the paper's network, forward and backward, over the products in `simd` |
-//! | `linear`, `trees` | what it is compared with |
+//! | `predictors/{mlp, train, simd}` | the paper's network, forward and backward |
+//! | `predictors/{linear, trees}` | what it is compared with |
 //! | `pools`, `coreset` | which samples the next model is trained on |
 //! | `pending` | pairs whose cost is not known yet, and the reward |
 //! | `trainer` | when a model is trained and whether it is swapped in |
@@ -21,16 +21,12 @@ mod features;
 mod fitting;
 mod guards;
 mod inputs;
-mod linear;
-mod mlp;
 mod model;
 mod pending;
 mod pools;
-mod simd;
+mod predictors;
 mod stats;
-mod train;
 mod trainer;
-mod trees;
 
 pub use features::{COLUMNS, FEATURES, FeatureSet, Row, Sample};
 pub use fitting::{Errors, Fitting, Kind};

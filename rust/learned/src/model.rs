@@ -5,14 +5,14 @@ use std::sync::atomic::AtomicBool;
 use cachelb_core::error::Result;
 use cachelb_core::rng::Rng;
 
-use super::features::{FeatureSet, Row, Sample};
-use super::fitting::{Errors, Fitting, Kind, check_samples, split};
-use super::inputs::{Inputs, moments};
-use super::linear::Linear;
-use super::mlp::{HIDDEN, Layers, Mlp, PANELS};
-use super::simd::{self, Isa, WIDTH};
-use super::train::{self, Data};
-use super::trees::Trees;
+use crate::features::{FeatureSet, Row, Sample};
+use crate::fitting::{Errors, Fitting, Kind, check_samples, split};
+use crate::inputs::{Inputs, moments};
+use crate::predictors::linear::Linear;
+use crate::predictors::mlp::{HIDDEN, Layers, Mlp, PANELS};
+use crate::predictors::simd::{self, Isa, WIDTH};
+use crate::predictors::train::{self, Data};
+use crate::predictors::trees::Trees;
 
 /// Rows that go through the network at a time: their activations stay in the first-level cache.
 const BLOCK: usize = 32;

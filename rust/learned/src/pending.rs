@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use cachelb_core::ids::BookingId;
 use cachelb_core::ids::Millis;
 
-use super::features::{Row, Sample};
+use crate::features::{Row, Sample};
 
 /// Longer than this is no measurement.
 const ABSURD_S: f64 = 3_600.0;

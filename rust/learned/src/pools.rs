@@ -4,10 +4,10 @@ use std::collections::VecDeque;
 
 use cachelb_core::rng::Rng;
 
-use super::coreset::{self, Distance};
-use super::features::{Row, Sample};
-use super::fitting::shuffle;
-use super::model::{Model, Scratch};
+use crate::coreset::{self, Distance};
+use crate::features::{Row, Sample};
+use crate::fitting::shuffle;
+use crate::model::{Model, Scratch};
 
 /// Which of the samples that leave the first pool the second one keeps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

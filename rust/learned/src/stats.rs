@@ -1,6 +1,6 @@
 //! Statistics of learned routing.
 
-use super::pending::Dropped;
+use crate::pending::Dropped;
 
 /// Counts since the rule was made, and the state of its model.
 #[derive(Debug, Clone, PartialEq, Default)]

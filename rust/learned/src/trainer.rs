@@ -16,8 +16,8 @@ use std::time::Instant;
 
 use cachelb_core::ids::Millis;
 
-use super::features::{Row, Sample};
 use super::{Fitting, Model, Pools, Replay, Scratch};
+use crate::features::{Row, Sample};
 
 /// One in so many samples is kept for the comparison.
 const KEPT_BACK: usize = 10;

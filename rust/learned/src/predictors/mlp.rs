@@ -2,16 +2,16 @@
 
 use cachelb_core::rng::Rng;
 
-use super::simd::{self, Ends, Isa, Lane, WIDTH};
+use crate::predictors::simd::{self, Ends, Isa, Lane, WIDTH};
 
 /// Units of a hidden layer.
-pub(super) const HIDDEN: usize = 128;
+pub(crate) const HIDDEN: usize = 128;
 /// Panels of a hidden layer.
-pub(super) const PANELS: usize = HIDDEN / WIDTH;
+pub(crate) const PANELS: usize = HIDDEN / WIDTH;
 
 /// Weights and biases, in one piece: an optimiser sees nothing but numbers.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Mlp {
+pub(crate) struct Mlp {
     /// Panels of the input.
     pub inputs: usize,
     /// By [`Mlp::parts`].
@@ -20,7 +20,7 @@ pub(super) struct Mlp {
 
 /// Views of the weights.
 #[derive(Debug)]
-pub(super) struct Parts<'a> {
+pub(crate) struct Parts<'a> {
     /// The three matrices, panel after panel.
     pub matrices: [&'a [Lane]; 3],
     pub biases: [&'a [Lane]; 3],
@@ -32,7 +32,7 @@ pub(super) struct Parts<'a> {
 
 /// Activations of a batch.
 #[derive(Debug, Default)]
-pub(super) struct Layers {
+pub(crate) struct Layers {
     pub input: Vec<Lane>,
     pub hidden: [Vec<Lane>; 3],
 }
@@ -127,7 +127,7 @@ impl Mlp {
 }
 
 /// Adds a lane up, halves first: the same order however it is compiled.
-pub(super) fn sum(lane: &Lane) -> f32 {
+pub(crate) fn sum(lane: &Lane) -> f32 {
     let mut half = WIDTH / 2;
     let mut sums = lane.0;
     while half > 0 {

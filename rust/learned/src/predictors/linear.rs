@@ -5,7 +5,7 @@ const RIDGE: f64 = 1e-6;
 
 /// Weights per column, then the constant.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Linear {
+pub(crate) struct Linear {
     pub weights: Vec<f32>,
 }
 

@@ -4,9 +4,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use cachelb_core::rng::Rng;
 
-use super::fitting::{Fitting, shuffle};
-use super::mlp::{HIDDEN, Layers, Mlp, PANELS};
-use super::simd::{self, Ends, Isa, Lane, WIDTH};
+use crate::fitting::{Fitting, shuffle};
+use crate::predictors::mlp::{HIDDEN, Layers, Mlp, PANELS};
+use crate::predictors::simd::{self, Ends, Isa, Lane, WIDTH};
 
 const DECAY_PER_EPOCH: f32 = 0.95;
 const BETA_1: f32 = 0.9;
@@ -18,7 +18,7 @@ const BLOCK: usize = 64;
 
 /// The training data, as the network sees it.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Data<'a> {
+pub(crate) struct Data<'a> {
     /// Rows, each in `panels` lanes.
     pub rows: &'a [Lane],
     pub panels: usize,
@@ -26,7 +26,7 @@ pub(super) struct Data<'a> {
 }
 
 /// Trains; `None` if it was cancelled.
-pub(super) fn train(
+pub(crate) fn train(
     data: Data<'_>,
     width: usize,
     fitting: &Fitting,
@@ -274,5 +274,5 @@ impl Adam {
 }
 
 #[cfg(test)]
-#[path = "tests/train.rs"]
+#[path = "../tests/train.rs"]
 mod tests;

@@ -21,7 +21,7 @@ const GROUP: usize = 8;
 
 /// One decision: right if the column's number is above the limit.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Node {
+pub(crate) struct Node {
     pub column: u16,
     pub limit: f32,
 }
@@ -35,7 +35,7 @@ impl Node {
 
 /// The sum of all trees.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub(super) struct Trees {
+pub(crate) struct Trees {
     /// [`Trees::NODES`] per tree.
     pub nodes: Vec<Node>,
     /// [`Trees::LEAVES`] per tree.

@@ -14,12 +14,12 @@
 use std::array;
 
 /// Columns of a panel.
-pub(super) const WIDTH: usize = 16;
+pub(crate) const WIDTH: usize = 16;
 
 /// 16 numbers of one row.
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[repr(C, align(64))]
-pub(super) struct Lane(pub [f32; WIDTH]);
+pub(crate) struct Lane(pub [f32; WIDTH]);
 
 impl Lane {
     pub const ZERO: Self = Self([0.0; WIDTH]);
@@ -27,7 +27,7 @@ impl Lane {
 
 /// Which code runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Isa {
+pub(crate) enum Isa {
     /// Whatever the target promises.
     Portable,
     /// AVX2 and FMA; [`detect`] alone may give it.
@@ -35,7 +35,7 @@ pub(super) enum Isa {
 }
 
 /// The best this processor has.
-pub(super) fn detect() -> Isa {
+pub(crate) fn detect() -> Isa {
     #[cfg(target_arch = "x86_64")]
     if std::arch::is_x86_feature_detected!("avx2") && std::arch::is_x86_feature_detected!("fma") {
         return Isa::Fma;
@@ -45,7 +45,7 @@ pub(super) fn detect() -> Isa {
 
 /// The start of a product and the last step on its results.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Ends<'a> {
+pub(crate) enum Ends<'a> {
     /// From zero, as it is.
     Plain,
     /// From a lane of biases per panel, negative results become zero.
@@ -53,7 +53,7 @@ pub(super) enum Ends<'a> {
 }
 
 /// `out = x * w`: `x` of `rows` rows, `w` of as many rows as `x` has columns.
-pub(super) fn multiply(
+pub(crate) fn multiply(
     isa: Isa,
     x: &[Lane],
     rows: usize,
@@ -71,7 +71,7 @@ pub(super) fn multiply(
 }
 
 /// `sum += transpose(x) * y`, both of `rows` rows.
-pub(super) fn add_gram(isa: Isa, x: &[Lane], y: &[Lane], rows: usize, sum: &mut [Lane]) {
+pub(crate) fn add_gram(isa: Isa, x: &[Lane], y: &[Lane], rows: usize, sum: &mut [Lane]) {
     match isa {
         #[cfg(target_arch = "x86_64")]
         // SAFETY: as in `multiply`.
@@ -222,12 +222,12 @@ mod avx2 {
     use super::{Ends, Lane, Wide, add_gram_in, multiply_in};
 
     #[target_feature(enable = "avx2,fma")]
-    pub(super) fn multiply(x: &[Lane], rows: usize, w: &[Lane], ends: Ends<'_>, out: &mut [Lane]) {
+    pub(crate) fn multiply(x: &[Lane], rows: usize, w: &[Lane], ends: Ends<'_>, out: &mut [Lane]) {
         multiply_in::<Pair>(x, rows, w, ends, out);
     }
 
     #[target_feature(enable = "avx2,fma")]
-    pub(super) fn add_gram(x: &[Lane], y: &[Lane], rows: usize, sum: &mut [Lane]) {
+    pub(crate) fn add_gram(x: &[Lane], y: &[Lane], rows: usize, sum: &mut [Lane]) {
         add_gram_in::<Pair>(x, y, rows, sum);
     }
 

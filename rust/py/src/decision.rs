@@ -15,10 +15,10 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{IntoPyDict, PyBool, PyDict, PyMappingProxy};
 
+pub use self::lease::Lease;
 use self::lease::develops;
-pub use self::lease::{Lease, MAX_REST_MS};
 
-use self::attempt::Attempt;
+pub use self::attempt::Attempt;
 use crate::args::{number_or_none, ranged};
 use crate::arguments::{Call, MAX_TOKENS};
 use crate::body::Client;
@@ -74,7 +74,7 @@ pub struct Decision {
     prompt_tokens: u64,
     #[doc = stub!("Decision.dp_rank")]
     #[pyo3(get)]
-    dp_rank: Option<u32>,
+    pub dp_rank: Option<u32>,
     /// Candidates of a dry run; the engine keeps those of other decisions.
     seen: Option<Vec<Seen>>,
     /// The engine's own count of cached tokens plus 1; 0 until reported.
@@ -197,34 +197,13 @@ impl Decision {
 
     #[doc = stub!("Decision.on_first_token")]
     fn on_first_token(&self, py: Python<'_>) -> PyResult<()> {
-        let Some(booking) = self.attempt.lease.booking() else {
-            return Ok(());
-        };
-        let now = self.attempt.lease.engine.now(py)?;
-        let first = self
-            .attempt
-            .lease
-            .engine
-            .locked(py, |selector| selector.first_token(booking, now))?;
-        if first {
-            // Its prompt has left the worker's queue.
-            self.attempt.lease.owner.released()?;
-        }
-        Ok(())
+        self.attempt.lease.first_token(Some(py))
     }
 
     #[doc = stub!("Decision.on_tokens")]
     fn on_tokens(&self, py: Python<'_>, n: &Bound<'_, PyAny>) -> PyResult<()> {
         let n = ranged(n, "n", 0, MAX_TOKENS)?;
-        let Some(booking) = self.attempt.lease.booking() else {
-            return Ok(());
-        };
-        let now = self.attempt.lease.engine.now(py)?;
-        self.attempt
-            .lease
-            .engine
-            .locked(py, |selector| selector.tokens(booking, n, now))?;
-        self.attempt.lease.engine.log_news()
+        self.attempt.lease.tokens(Some(py), n)
     }
 
     #[doc = stub!("Decision.on_complete")]
@@ -258,7 +237,7 @@ impl Decision {
             }
         }
         if refused > 0 {
-            self.attempt.refuse(py, refused)?;
+            self.attempt.lease.refuse(Some(py), refused)?;
         }
         if let Some(cached) = usage.cached_tokens {
             self.cached_tokens
@@ -270,7 +249,7 @@ impl Decision {
 
     #[doc = stub!("Decision.on_response")]
     fn on_response(&self, py: Python<'_>, response_id: &str) -> PyResult<()> {
-        self.attempt.responded(py, response_id)
+        self.attempt.lease.responded(Some(py), response_id)
     }
 
     /// Whether the answer names a response that its worker stores.
@@ -292,7 +271,7 @@ impl Decision {
 
     /// The engine said something of its usage that cannot be read.
     fn _unread(&self, py: Python<'_>) -> PyResult<()> {
-        self.attempt.refuse(py, 1)
+        self.attempt.lease.refuse(Some(py), 1)
     }
 
     #[doc = stub!("Decision.cancel")]
@@ -421,11 +400,6 @@ impl Decision {
             self.pick.matched_tokens,
             self.dp_rank,
         )
-    }
-
-    /// The data-parallel rank.
-    pub fn rank(&self) -> Option<u32> {
-        self.dp_rank
     }
 }
 

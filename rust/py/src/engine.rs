@@ -219,6 +219,18 @@ impl Engine {
         enter(|| Ok(self.held(work)))
     }
 
+    /// Runs `work` on the selector: as [`Self::locked`] on an attached thread, else as [`Self::caught`].
+    pub fn run<R: Send>(
+        &self,
+        py: Option<Python<'_>>,
+        work: impl FnOnce(&mut Selector) -> R + Send,
+    ) -> PyResult<R> {
+        match py {
+            Some(py) => self.locked(py, work),
+            None => self.caught(work),
+        }
+    }
+
     fn work<R>(&self, selector: &mut Selector, work: impl FnOnce(&mut Selector) -> R) -> R {
         let done = work(selector);
         if selector.fleet().has_news() {

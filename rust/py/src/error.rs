@@ -57,6 +57,7 @@ pub(crate) fn body_error(error: BodyError) -> PyErr {
 }
 
 /// Text of the exception for an invalid body.
+#[cfg(feature = "serving")]
 pub(crate) fn body_text(error: BodyError) -> String {
     format!(
         "request body: {} at byte {}",

@@ -9,12 +9,11 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyInt};
 
-use super::lease::{Lease, MAX_REST_MS};
+use super::lease::Lease;
 use crate::args::{Words, type_name};
 use crate::arguments::Call;
 use crate::call::{Tried, Try};
 use crate::error::to_python;
-use crate::options::read::millis;
 use crate::outcome::{DEPTH, classify, is_disconnect, retry_after};
 
 /// How the caller ended a decision; the first end counts.
@@ -39,20 +38,6 @@ pub struct Attempt {
 }
 
 impl Attempt {
-    /// The engine stored a response called `id`.
-    pub fn responded(&self, py: Python<'_>, id: &str) -> PyResult<()> {
-        let Ok(named) = self.lease.response(id) else {
-            return self.refuse(py, 1);
-        };
-        if let Some((booking, name)) = named {
-            let now = self.lease.engine.now(py)?;
-            self.lease
-                .engine
-                .locked(py, |selector| selector.responded(booking, name, now))?;
-        }
-        Ok(())
-    }
-
     /// The engine generated the tokens `output` behind those of the prompt, which are read again. Prompts that were
     /// given in another form are skipped. Returns how many tokens they are.
     pub fn answered(&self, output: &Bound<'_, PyAny>) -> PyResult<u64> {
@@ -90,15 +75,9 @@ impl Attempt {
     pub fn fail(&self, error: &Bound<'_, PyAny>, retry_after_s: Option<f64>) -> PyResult<Ending> {
         let (py, ending) = (error.py(), classify(error)?);
         let now = self.lease.engine.now(py)?;
-        if ending == Ending::Backpressure
-            && let Some(booking) = self.lease.booking()
-            && let Some(seconds) = retry_after_s.or_else(|| retry_after(error))
-        {
-            let rest = millis(seconds).min(MAX_REST_MS);
-            self.lease.engine.locked(py, |selector| {
-                selector.workers_mut().rest(booking, rest, now);
-            })?;
-        }
+        let rest = (ending == Ending::Backpressure)
+            .then(|| retry_after_s.or_else(|| retry_after(error)))
+            .flatten();
         if ending == Ending::Failed && is_disconnect(error, DEPTH) {
             self.lease.disconnected(now)?;
         }
@@ -111,14 +90,8 @@ impl Attempt {
             // Another thread may have been first.
             let _ = self.ended.set(End::Failed(what.into()));
         }
-        self.lease.end(ending, Usage::default(), now)?;
+        self.lease.fail(Some(py), ending, rest, now)?;
         Ok(ending)
-    }
-
-    pub fn refuse(&self, py: Python<'_>, counts: u64) -> PyResult<()> {
-        self.lease.engine.locked(py, |selector| {
-            selector.ledger_mut().counters.unread_usage += counts;
-        })
     }
 
     /// Ends the request as failed, if it has not ended, and selects for it again. A request that was completed or

@@ -4,7 +4,7 @@ use std::ffi::CString;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
-use cachelb::selector::{Ending, Usage};
+use cachelb::selector::{Ending, Selector, Usage};
 use cachelb_body::Notice;
 use cachelb_core::ids::Millis;
 use cachelb_core::load::BookingId;
@@ -16,9 +16,10 @@ use pyo3::sync::PyOnceLock;
 use super::Owner;
 use crate::body::{Client, response_name};
 use crate::engine::Engine;
+use crate::options::read::millis;
 
 /// The longest that a worker rests because it asked for it.
-pub const MAX_REST_MS: u64 = 60_000;
+const MAX_REST_MS: u64 = 60_000;
 /// Bytes of the id of a response.
 const LONGEST_ID: usize = 256;
 
@@ -53,7 +54,7 @@ fn warn_of_drop(id: &str) -> PyResult<()> {
     Python::attach(|py| PyErr::warn(py, &py.get_type::<PyResourceWarning>(), &text, 1))
 }
 
-/// A booking. If nothing else ends it, it is abandoned when dropped.
+/// A booking. If nothing else ends it, it is abandoned when dropped. `py` is `None` on a thread without the GIL.
 #[derive(Debug)]
 pub struct Lease {
     pub engine: Arc<Engine>,
@@ -110,6 +111,79 @@ impl Lease {
         self.booking.filter(|_| is_own)
     }
 
+    /// Runs `work` on the booking now, if there is one.
+    fn with<R: Send>(
+        &self,
+        py: Option<Python<'_>>,
+        work: impl FnOnce(&mut Selector, BookingId, Millis) -> R + Send,
+    ) -> PyResult<Option<R>> {
+        let Some(booking) = self.booking() else {
+            return Ok(None);
+        };
+        let engine = &self.engine;
+        let now = py.map_or_else(|| Ok(engine.any_now()), |py| engine.now(py))?;
+        engine
+            .run(py, |selector| work(selector, booking, now))
+            .map(Some)
+    }
+
+    /// The first token arrived.
+    pub fn first_token(&self, py: Option<Python<'_>>) -> PyResult<()> {
+        let first = self.with(py, Selector::first_token)?;
+        if first == Some(true) {
+            // Its prompt has left the worker's queue.
+            self.owner.released()?;
+        }
+        Ok(())
+    }
+
+    /// So many more tokens arrived.
+    pub fn tokens(&self, py: Option<Python<'_>>, count: u64) -> PyResult<()> {
+        let counted = self.with(py, |selector, booking, now| {
+            selector.tokens(booking, count, now)
+        })?;
+        counted.map_or(Ok(()), |_| self.engine.log_news())
+    }
+
+    /// The engine stored a response called `id`.
+    pub fn responded(&self, py: Option<Python<'_>>, id: &str) -> PyResult<()> {
+        if id.is_empty() || id.len() > LONGEST_ID {
+            return self.refuse(py, 1);
+        }
+        if let Some(key) = self.client.responses {
+            let name = response_name(key, id);
+            self.with(py, |selector, booking, now| {
+                selector.responded(booking, name, now)
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Counts of an engine's that cannot be read.
+    pub fn refuse(&self, py: Option<Python<'_>>, counts: u64) -> PyResult<()> {
+        self.engine.run(py, |selector| {
+            selector.ledger_mut().counters.unread_usage += counts;
+        })
+    }
+
+    /// Ends it with an error, after which the worker rests if it asked for that.
+    pub fn fail(
+        &self,
+        py: Option<Python<'_>>,
+        ending: Ending,
+        rest_s: Option<f64>,
+        now: Millis,
+    ) -> PyResult<()> {
+        let rest = rest_s.filter(|_| ending == Ending::Backpressure);
+        if let Some((seconds, booking)) = rest.zip(self.booking()) {
+            let rest = millis(seconds).min(MAX_REST_MS);
+            self.engine.run(py, |selector| {
+                selector.workers_mut().rest(booking, rest, now);
+            })?;
+        }
+        self.end(ending, Usage::default(), now)
+    }
+
     /// Ends it, if it is open.
     pub fn end(&self, ending: Ending, usage: Usage, now: Millis) -> PyResult<()> {
         let Some(booking) = self.booking() else {
@@ -142,19 +216,6 @@ impl Lease {
         self.booking().map_or(Ok(()), |booking| {
             self.engine.caught(|s| s.disconnected(booking, now))
         })
-    }
-
-    /// The name of the response called `id` that the engine stored, with its booking, if it stores any. An error for an
-    /// `id` that is none.
-    pub fn response(
-        &self,
-        id: &str,
-    ) -> Result<Option<(BookingId, cachelb::selector::FamilyName)>, ()> {
-        if id.is_empty() || id.len() > LONGEST_ID {
-            return Err(());
-        }
-        let named = self.client.responses.zip(self.booking());
-        Ok(named.map(|(key, booking)| (booking, response_name(key, id))))
     }
 }
 

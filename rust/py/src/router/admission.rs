@@ -6,7 +6,8 @@ use std::sync::{Arc, Mutex};
 use std::task::{Wake, Waker};
 
 use cachelb::selector::{
-    Gate, GateId, GateSettings, Newcomer, Order, Passage, PendingLimits, Tenant, Ticket, Way,
+    Gate, GateId, GateSettings, Newcomer, Offers, Order, Passage, Passed, PendingLimits, Request,
+    Selector, Tenant, Ticket, Way,
 };
 use cachelb_core::ids::Millis;
 use pyo3::gc::{PyTraverseError, PyVisit};
@@ -18,7 +19,7 @@ use super::pair::pair_by;
 use super::select::{Found, Kind, select_one};
 use super::views::bands;
 use crate::arguments::Call;
-use crate::engine::{lock, pick};
+use crate::engine::{Engine, lock, pick};
 use crate::options::read::{NOT_NEGATIVE, Options, millis};
 
 static GATES: AtomicU64 = AtomicU64::new(0);
@@ -37,14 +38,74 @@ impl Wake for Call0 {
     }
 }
 
+/// A gate of a router's selector, which goes when this is dropped.
+#[derive(Debug)]
+pub struct Entry {
+    pub engine: Arc<Engine>,
+    id: GateId,
+    settings: GateSettings,
+    tenants: RandomState,
+}
+
+impl Entry {
+    pub fn read(engine: &Arc<Engine>, given: &Options<'_, '_>) -> PyResult<Self> {
+        let tenants = RandomState::new();
+        Ok(Self {
+            engine: Arc::clone(engine),
+            id: GateId(GATES.fetch_add(1, Ordering::Relaxed)),
+            settings: settings_of(given, &tenants)?,
+            tenants,
+        })
+    }
+
+    /// How a request takes part.
+    pub fn passage(&self, priority: i64, tenant: Option<&str>, way: &Way) -> Passage {
+        let tenant = tenant.map(|name| tenant_named(&self.tenants, name));
+        Passage {
+            gate: self.id,
+            priority,
+            tenant: tenant.unwrap_or_default(),
+            ticket: way.ticket(),
+            is_beside: false,
+        }
+    }
+
+    /// Selects by `select` once it is the request's turn.
+    pub fn pass<T>(
+        &self,
+        way: &Way,
+        selector: &mut Selector,
+        candidates: &mut Offers,
+        request: &Request<'_>,
+        select: impl FnOnce(&mut Selector, &mut Offers, &Request<'_>) -> cachelb_core::Result<T>,
+    ) -> cachelb_core::Result<Passed<T>> {
+        selector.pass(&self.settings, way, candidates, request, select)
+    }
+
+    /// A request leaves the queue, if it waits.
+    pub fn give_up(&self, ticket: Ticket) -> PyResult<()> {
+        if self
+            .engine
+            .held(|selector| selector.give_up(self.id, ticket))
+        {
+            self.engine.call_next(false)?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Entry {
+    fn drop(&mut self) {
+        (self.engine).held(|selector| selector.gates_mut().remove(self.id));
+    }
+}
+
 #[doc = stub!("AdmissionGate")]
 #[pyclass(frozen, generic, module = "cachelb._core")]
 #[derive(Debug)]
 pub struct AdmissionGate {
     router: Py<NativeRouter>,
-    id: GateId,
-    settings: GateSettings,
-    tenants: RandomState,
+    entry: Entry,
 }
 
 #[doc = stub!("HeldRequest")]
@@ -60,7 +121,7 @@ pub struct HeldRequest {
 }
 
 /// The tenant called `name`, which is none of those without a name.
-pub fn tenant_named(tenants: &RandomState, name: &str) -> Tenant {
+fn tenant_named(tenants: &RandomState, name: &str) -> Tenant {
     Tenant(tenants.hash_one(name).max(1))
 }
 
@@ -99,28 +160,15 @@ pub fn settings_of(given: &Options<'_, '_>, tenants: &RandomState) -> PyResult<G
 }
 
 impl AdmissionGate {
-    fn passage(&self, py: Python<'_>, call: &Call, ticket: Option<Ticket>) -> PyResult<Passage> {
-        let tenant = call.tenant.as_ref();
-        let tenant =
-            tenant.map(|name| PyResult::Ok(tenant_named(&self.tenants, name.bind(py).to_str()?)));
-        Ok(Passage {
-            gate: self.id,
-            priority: call.priority,
-            tenant: tenant.transpose()?.unwrap_or_default(),
-            ticket,
-            is_beside: false,
-        })
-    }
-
     /// Runs `work` on the gate, which is open from then on.
     fn gate<T: Send>(
         &self,
         py: Python<'_>,
         work: impl FnOnce(&mut Gate) -> T + Send,
     ) -> PyResult<T> {
-        let (id, settings) = (self.id, &self.settings);
-        let engine = &self.router.get().engine;
-        engine.locked(py, |selector| work(selector.gates_mut().open(id, settings)))
+        let (id, settings) = (self.entry.id, &self.entry.settings);
+        let open = |selector: &mut Selector| work(selector.gates_mut().open(id, settings));
+        self.entry.engine.locked(py, open)
     }
 
     /// Selects a worker, or a pair of them.
@@ -132,8 +180,9 @@ impl AdmissionGate {
         way: &Way,
     ) -> PyResult<Found<Bound<'py, PyAny>>> {
         let dry_run = matches!(way, Way::Preview);
-        let passage = Some(self.passage(py, &call, way.ticket())?);
-        let settings = &self.settings;
+        let (entry, tenant) = (&self.entry, call.tenant.as_ref());
+        let tenant = tenant.map(|name| name.bind(py).to_str()).transpose()?;
+        let passage = Some(entry.passage(call.priority, tenant, way));
         let (router, tried) = (self.router.bind(py), Vec::new());
         if is_pair {
             let kind = Kind {
@@ -145,7 +194,7 @@ impl AdmissionGate {
                 kind,
                 call,
                 tried,
-                |select, s, candidates, request| s.pass(settings, way, candidates, request, select),
+                |select, s, candidates, request| entry.pass(way, s, candidates, request, select),
             )?;
             return found.map(|pair| Ok(pair.into_pyobject(py)?.into_any()));
         }
@@ -155,7 +204,7 @@ impl AdmissionGate {
         };
         let pick = pick(dry_run);
         let found = select_one(router, kind, call, tried, &|s, candidates, request| {
-            s.pass(settings, way, candidates, request, &pick)
+            entry.pass(way, s, candidates, request, &pick)
         })?;
         found.map(|decision| Ok(Bound::new(py, decision)?.into_any()))
     }
@@ -177,12 +226,9 @@ impl AdmissionGate {
 impl AdmissionGate {
     #[new]
     fn new(router: &Bound<'_, NativeRouter>, settings: &Bound<'_, PyDict>) -> PyResult<Self> {
-        let tenants = RandomState::new();
         let gate = Self {
             router: router.clone().unbind(),
-            id: GateId(GATES.fetch_add(1, Ordering::Relaxed)),
-            settings: settings_of(&Options(settings), &tenants)?,
-            tenants,
+            entry: Entry::read(&router.get().engine, &Options(settings))?,
         };
         gate.gate(router.py(), |_| ())?;
         Ok(gate)
@@ -213,7 +259,7 @@ impl AdmissionGate {
     ) -> PyResult<Bound<'py, PyAny>> {
         let (py, this) = (slf.py(), slf.get());
         let (wait_s, is_own_deadline, is_pair, for_workers) = how;
-        let engine = &this.router.get().engine;
+        let engine = &this.entry.engine;
         let until = wait_s.map(|seconds| {
             let now = engine.now(py)?;
             PyResult::Ok((
@@ -261,8 +307,8 @@ impl AdmissionGate {
 
     /// Requests that wait of a priority and above, their tokens, and the seconds that all workers take for these.
     fn before(&self, py: Python<'_>, priority: i64) -> PyResult<(usize, u64, f64)> {
-        let (id, engine) = (self.id, &self.router.get().engine);
-        engine.locked(py, |selector| {
+        let id = self.entry.id;
+        self.entry.engine.locked(py, |selector| {
             let before = selector.before(id, priority);
             (before.requests, before.tokens, before.wait_ms / 1000.0)
         })
@@ -281,7 +327,7 @@ impl AdmissionGate {
 
     /// Something may have changed without an event.
     fn look_again(&self, py: Python<'_>) -> PyResult<()> {
-        let engine = &self.router.get().engine;
+        let engine = &self.entry.engine;
         // A clock of the caller's is only known as of when it was last asked.
         engine.now(py)?;
         engine.call_next(true)
@@ -294,13 +340,6 @@ impl AdmissionGate {
 
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
         visit.call(&self.router)
-    }
-}
-
-impl Drop for AdmissionGate {
-    fn drop(&mut self) {
-        let engine = &self.router.get().engine;
-        engine.held(|selector| selector.gates_mut().remove(self.id));
     }
 }
 
@@ -329,7 +368,7 @@ impl HeldRequest {
             // It may have failed before it came to the gate.
             Err(_) => self.give_up()?,
         }
-        gate.router.get().engine.call_next(false)?;
+        gate.entry.engine.call_next(false)?;
         match found? {
             Found::Decision(decision) => Ok(Some(decision)),
             Found::Waits(..) => Ok(None),
@@ -341,12 +380,7 @@ impl HeldRequest {
         if self.is_over.swap(true, Ordering::Relaxed) {
             return Ok(());
         }
-        let gate = self.gate.get();
-        let (id, engine) = (gate.id, &gate.router.get().engine);
-        if engine.held(|selector| selector.give_up(id, self.ticket)) {
-            engine.call_next(false)?;
-        }
-        Ok(())
+        self.gate.get().entry.give_up(self.ticket)
     }
 
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {

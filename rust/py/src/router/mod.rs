@@ -40,9 +40,14 @@ use crate::decision::Owner as _;
 use crate::engine::Engine;
 use crate::options::read::{ABOVE_ZERO, FRACTION, NOT_NEGATIVE, Options, millis};
 
-pub use self::admission::{AdmissionGate, HeldRequest, settings_of, tenant_named};
+#[cfg(feature = "serving")]
+pub use self::admission::Entry;
+#[cfg(feature = "sim")]
+pub use self::admission::settings_of;
+pub use self::admission::{AdmissionGate, HeldRequest};
 pub use self::fleet::Fleet;
 pub use self::keep::SnapshotPieces;
+#[cfg(feature = "serving")]
 pub use self::select::Ready;
 pub use self::share::message_origin;
 

@@ -326,6 +326,7 @@ impl Ready {
     }
 
     /// Another selection for the same request, among all workers again.
+    #[cfg(feature = "serving")]
     pub fn renew(&mut self, fleet: &Fleet, now: Millis) {
         self.offers = fleet.registry.roster.candidates(&self.registered);
         self.number = fleet.engine.next_number();

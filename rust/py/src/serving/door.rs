@@ -3,15 +3,11 @@
 //! Nothing of it needs the interpreter. A request that waits is a future: its turn wakes it, and it is read and selected
 //! for again, as any request is.
 
-use std::hash::RandomState;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Wake, Waker};
 use std::time::Duration;
 
-use cachelb::selector::{
-    GateId, GateSettings, Newcomer, Offers, Passage, Passed, Pick, Request, Selector, Ticket, Way,
-};
+use cachelb::selector::{Newcomer, Offers, Passed, Pick, Request, Selector, Ticket, Way};
 use cachelb_core::ids::Millis;
 use cachelb_serving::{Asked, Picked, Refusal};
 use pyo3::prelude::*;
@@ -24,10 +20,7 @@ use super::seconds;
 use crate::args::number;
 use crate::engine::Engine;
 use crate::options::read::{NOT_NEGATIVE, Options, millis};
-use crate::router::{settings_of, tenant_named};
-
-/// The gates of servers, counted down: those of `cachelb.Admission` are counted up.
-static GATES: AtomicU64 = AtomicU64::new(u64::MAX);
+use crate::router::Entry;
 
 /// All requests of a server wait in one event loop.
 const CALLER: u64 = 0;
@@ -35,10 +28,7 @@ const CALLER: u64 = 0;
 /// The gate of a server.
 #[derive(Debug)]
 pub struct Door {
-    engine: Arc<Engine>,
-    id: GateId,
-    settings: GateSettings,
-    tenants: RandomState,
+    entry: Entry,
     /// How long a request waits; `None` for any time.
     wait: Option<Duration>,
 }
@@ -74,14 +64,11 @@ pub enum Came {
 impl Door {
     /// From the settings that an `AdmissionGate` takes.
     pub fn read(engine: &Arc<Engine>, given: &Bound<'_, PyDict>) -> PyResult<Arc<Self>> {
-        let (given, tenants) = (Options(given), RandomState::new());
+        let given = Options(given);
         let wait = given.optional("max_wait_s")?;
         let wait = wait.map(|wait| number(&wait, "max_wait_s", NOT_NEGATIVE));
         Ok(Arc::new(Self {
-            engine: Arc::clone(engine),
-            id: GateId(GATES.fetch_sub(1, Ordering::Relaxed)),
-            settings: settings_of(&given, &tenants)?,
-            tenants,
+            entry: Entry::read(engine, &given)?,
             wait: wait.transpose()?.map(seconds),
         }))
     }
@@ -95,20 +82,12 @@ impl Door {
         candidates: &mut Offers,
         request: &Request<'_>,
     ) -> cachelb_core::Result<Passed<Pick>> {
-        let tenant = asked.tenant.as_ref();
-        let tenant = tenant.map(|name| tenant_named(&self.tenants, name));
-        let passage = Passage {
-            gate: self.id,
-            priority: asked.priority.unwrap_or(0),
-            tenant: tenant.unwrap_or_default(),
-            ticket: way.ticket(),
-            ..Passage::default()
-        };
+        let (entry, priority) = (&self.entry, asked.priority.unwrap_or(0));
         let request = &Request {
-            passage: Some(passage),
+            passage: Some(entry.passage(priority, asked.tenant.as_deref(), way)),
             ..*request
         };
-        selector.pass(&self.settings, way, candidates, request, Selector::select)
+        entry.pass(way, selector, candidates, request, Selector::select)
     }
 
     /// Picks for a request by `tried`, once it is its turn.
@@ -147,7 +126,7 @@ impl Door {
 
     /// A request that comes now and may wait.
     fn newcomer(&self, waker: Waker) -> Newcomer {
-        let now = self.engine.any_now();
+        let now = self.entry.engine.any_now();
         let until = |wait: Duration| Millis(now.0.saturating_add(millis(wait.as_secs_f64())));
         Newcomer {
             waker,
@@ -160,7 +139,7 @@ impl Door {
     /// Calls the requests whose turn it is, after each change to those that wait, and after an event.
     pub fn call_next(&self, is_event: bool) {
         let _inside = gate::enter();
-        if let Err(error) = self.engine.call_next(is_event) {
+        if let Err(error) = self.entry.engine.call_next(is_event) {
             Python::attach(|py| error.write_unraisable(py, None));
         }
     }
@@ -180,21 +159,9 @@ impl Drop for Held {
         if self.is_over {
             return;
         }
-        let (door, ticket) = (&self.door, self.ticket);
-        let waited = {
-            let _inside = gate::enter();
-            let give_up = |selector: &mut Selector| selector.give_up(door.id, ticket);
-            door.engine.held(give_up)
-        };
-        if waited {
-            door.call_next(false);
+        let _inside = gate::enter();
+        if let Err(error) = self.door.entry.give_up(self.ticket) {
+            Python::attach(|py| error.write_unraisable(py, None));
         }
-    }
-}
-
-impl Drop for Door {
-    fn drop(&mut self) {
-        self.engine
-            .held(|selector| selector.gates_mut().remove(self.id));
     }
 }

@@ -4,19 +4,21 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use cachelb::selector::{Eligibility, Role, Wanted, Way};
-use cachelb_serving::{Asked, Host, LARGE_BODY_BYTES, Picked, Refusal, off_thread};
+use cachelb::selector::{Eligibility, Ending, Role, Usage as Counts, Wanted, Way};
+use cachelb_serving::{
+    Asked, Booked, Host, LARGE_BODY_BYTES, Moved, Picked, Refusal, Usage, off_thread,
+};
 use pyo3::prelude::*;
 use tokio::sync::Semaphore;
 
 use super::addresses::{Addresses, Known};
-use super::booked::{Booking, Chosen, Rebooking};
 use super::door::{Came, Door};
 use super::gate;
 use super::interpreted::Interpreted;
 use super::native::{failed, natively};
-use super::picking::{Query, Selecting, Stop, pick};
-use crate::decision::Owner;
+use super::picking::{Chosen, Query, Selecting, Stop, pick};
+use crate::arguments::MAX_TOKENS;
+use crate::decision::{Lease, Owner, header_pairs};
 use crate::router::NativeRouter;
 use crate::workers::Registered;
 
@@ -164,23 +166,23 @@ impl RouterHost {
         });
         let (endpoints, chosen) = found?;
         let booking = Booking {
-            host: Arc::clone(self) as Arc<dyn Rebooking>,
+            host: Arc::clone(self),
             endpoint: endpoints.first().cloned().unwrap_or_default(),
             asked,
             chosen,
         };
         Ok(Picked::new(endpoints, Box::new(booking)))
     }
-}
 
-impl Rebooking for RouterHost {
-    fn key_at(&self, address: &str) -> Option<Arc<str>> {
+    /// The worker at an address.
+    pub fn key_at(&self, address: &str) -> Option<Arc<str>> {
         let registered = self.registered();
         let known = self.addresses.of(&registered).ok()?;
         known.key_at(address).map(Arc::clone)
     }
 
-    fn book_on(&self, asked: &Asked, key: &Arc<str>) -> Result<Chosen, Refusal> {
+    /// Books a request on a worker that served it though another one was picked.
+    pub fn book_on(&self, asked: &Asked, key: &Arc<str>) -> Result<Chosen, Refusal> {
         let among = [Arc::clone(key)].into();
         let query = Query {
             among: Some(&among),
@@ -197,6 +199,127 @@ impl Rebooking for RouterHost {
         };
         let selected = self.selecting(way, asked, false, |_, selecting| selecting.select(query));
         selected.map_err(Refusal::from)
+    }
+}
+
+/// A booking, with all that another one of the same request takes.
+pub struct Booking {
+    pub host: Arc<RouterHost>,
+    pub asked: Asked,
+    pub endpoint: String,
+    pub chosen: Chosen,
+}
+
+impl Booking {
+    /// Runs `step` on the load, if there is one. Errors are reported as unraisable, since no caller waits for them.
+    fn with(&self, step: impl FnOnce(&Lease) -> PyResult<()>) {
+        let _inside = gate::enter();
+        let load = self.chosen.load.as_ref();
+        if let Some(Err(error)) = load.map(|load| step(&load.lease)) {
+            Python::attach(|py| error.write_unraisable(py, None));
+        }
+    }
+
+    fn end(&self, ending: Ending, usage: Counts) {
+        self.with(|lease| lease.end(ending, usage, lease.engine.any_now()));
+    }
+}
+
+impl Booked for Booking {
+    fn worker(&self) -> &str {
+        &self.chosen.key
+    }
+
+    fn model(&self) -> &str {
+        &self.chosen.model
+    }
+
+    fn rank(&self) -> Option<u32> {
+        self.chosen.rank
+    }
+
+    fn headers(&self) -> Vec<(String, String)> {
+        let Chosen {
+            key, rank, load, ..
+        } = &self.chosen;
+        let pairs = load.as_ref().map(|load| {
+            let (reason, matched) = (load.reason, load.matched_tokens);
+            header_pairs(key, load.lease.id(), reason, matched, *rank)
+        });
+        (pairs.into_iter().flatten())
+            .map(|(name, value)| (name.to_owned(), value))
+            .collect()
+    }
+
+    fn served(&mut self, address: &str) -> Moved {
+        if address == self.endpoint {
+            return Moved::Fallback;
+        }
+        let Some(key) = self.host.key_at(address) else {
+            self.end(Ending::Cancelled, Counts::default());
+            return Moved::Unknown;
+        };
+        self.error(502, None);
+        let Ok(chosen) = self.host.book_on(&self.asked, &key) else {
+            return Moved::Unbooked;
+        };
+        self.chosen = chosen;
+        address.clone_into(&mut self.endpoint);
+        Moved::Fallback
+    }
+
+    fn forget_prompt(&mut self) {
+        self.asked.body = None;
+    }
+
+    fn first_token(&mut self) {
+        self.with(|lease| lease.first_token(None));
+    }
+
+    fn tokens(&mut self, count: u64) {
+        self.with(|lease| lease.tokens(None, count.min(MAX_TOKENS)));
+    }
+
+    fn stores_response(&self) -> bool {
+        let load = self.chosen.load.as_ref();
+        load.is_some_and(|load| load.lease.client.responses.is_some())
+    }
+
+    fn response(&mut self, id: &str) {
+        self.with(|lease| lease.responded(None, id));
+    }
+
+    fn complete(&mut self, usage: Usage) {
+        self.with(|lease| {
+            let mut refused = 0;
+            let mut count = |count: Option<u64>| {
+                let known = count.filter(|count| *count <= MAX_TOKENS);
+                refused += u64::from(count.is_some() && known.is_none());
+                known
+            };
+            let counts = Counts {
+                cached_tokens: count(usage.cached_tokens),
+                prompt_tokens: count(usage.prompt_tokens),
+                output_tokens: count(usage.output_tokens),
+            };
+            if refused > 0 {
+                lease.refuse(None, refused)?;
+            }
+            lease.end(Ending::Completed, counts, lease.engine.any_now())
+        });
+    }
+
+    fn disconnected(&mut self) {
+        self.with(|lease| lease.disconnected(lease.engine.any_now()));
+    }
+
+    fn error(&mut self, status: u16, retry_after_s: Option<f64>) {
+        let ending = Ending::of_status(status).unwrap_or(Ending::Cancelled);
+        self.with(|lease| lease.fail(None, ending, retry_after_s, lease.engine.any_now()));
+    }
+
+    fn cancel(&mut self) {
+        self.end(Ending::Cancelled, Counts::default());
     }
 }
 

@@ -9,11 +9,10 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PyString};
 
-use super::booked::{Chosen, Load};
 use super::native::{failed, inflight};
-use super::picking::{Query, RETRY_AFTER_S, Selecting, Stop};
+use super::picking::{Chosen, Load, Query, RETRY_AFTER_S, Selecting, Stop};
 use crate::arguments::Call;
-use crate::decision::Owner as _;
+use crate::decision::{Attempt, Owner as _};
 use crate::error::classes::{BodyError, NoWorkerAvailable};
 use crate::router::NativeRouter;
 
@@ -64,15 +63,21 @@ impl Selecting for Interpreted<'_> {
                 .select(py, call, Vec::new(), query.dry_run)
         })();
         let decision = selected.map_err(|error| refusal(py, &error))?;
-        let registered = self.router.get().fleet.get().registry.roster.now();
+        let (pick, rank, fleet) = (
+            decision.pick,
+            decision.dp_rank,
+            self.router.get().fleet.get(),
+        );
+        let Attempt { lease, key, .. } = decision.attempt;
         Ok(Chosen {
-            model: registered
-                .model(decision.pick.pool)
-                .unwrap_or_default()
-                .to_owned(),
-            key: Arc::clone(&decision.attempt.key),
-            rank: decision.rank(),
-            load: (!query.dry_run).then(|| Load::Interpreted(Some(Box::new(decision)))),
+            model: fleet.model(pick.pool).unwrap_or_default(),
+            key,
+            rank,
+            load: (!query.dry_run).then_some(Load {
+                lease,
+                reason: pick.reason,
+                matched_tokens: pick.matched_tokens,
+            }),
         })
     }
 

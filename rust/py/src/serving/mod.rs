@@ -5,7 +5,6 @@
 //! a thread of its own, for a time that is limited.
 
 mod addresses;
-mod booked;
 mod door;
 mod gate;
 mod host;

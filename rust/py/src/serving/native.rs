@@ -9,8 +9,7 @@ use cachelb_policy::Reason;
 use cachelb_serving::{Asked, Refusal};
 use pyo3::PyErr;
 
-use super::booked::{Chosen, Load};
-use super::picking::{Query, RETRY_AFTER_S, Selecting, Stop};
+use super::picking::{Chosen, Load, Query, RETRY_AFTER_S, Selecting, Stop};
 use crate::body::Read;
 use crate::decision::{Lease, Owner};
 use crate::error::body_text;
@@ -194,7 +193,7 @@ impl Selecting for Natively<'_> {
                     .to_owned(),
                 key: Arc::clone(&seat.key),
                 rank: candidates[found.offer].rank,
-                load: found.booking.map(|booking| Load::Native {
+                load: found.booking.map(|booking| Load {
                     lease: lease(booking),
                     reason: found.reason,
                     matched_tokens: found.matched_tokens,

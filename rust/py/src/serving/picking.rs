@@ -4,14 +4,32 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use cachelb::selector::{Ticket, Way};
+use cachelb_policy::Reason;
 use cachelb_serving::{Asked, Event, Refusal};
 
 use super::addresses::Known;
-use super::booked::Chosen;
 use super::door::Door;
+use crate::decision::Lease;
 
 /// When a client that gets no worker may try again.
 pub const RETRY_AFTER_S: f64 = 1.0;
+
+/// The load that was booked, and why there.
+pub struct Load {
+    pub lease: Lease,
+    pub reason: Reason,
+    pub matched_tokens: u64,
+}
+
+/// A worker that was picked, and the load there.
+pub struct Chosen {
+    pub key: Arc<str>,
+    pub rank: Option<u32>,
+    /// The model that was routed by, empty for the default one.
+    pub model: String,
+    /// `None` for a dry run.
+    pub load: Option<Load>,
+}
 
 /// Which workers a selection is among.
 #[derive(Debug, Clone, Copy)]

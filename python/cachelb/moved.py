@@ -26,6 +26,21 @@ MOVED: Final = {
     "cachelb.testing.fleet": "cachelb_fakes.fleet",
     "cachelb.testing.fleet.__main__": "cachelb_fakes.__main__",
 }
+NAMES: Final = {
+    "cachelb.events.Relay": "cachelb_gateway.relay",
+    "cachelb.events.RelayStats": "cachelb_gateway.relay",
+    "cachelb.testing.EventPublisher": "cachelb_fakes",
+    "cachelb.testing.FakeFleet": "cachelb_fakes",
+    "cachelb.testing.FakeWorker": "cachelb_fakes",
+}
+
+
+def moved_name(module: str, name: str) -> object:
+    """Return a name that has moved from `module`, with a warning; the `__getattr__` of such a module."""
+    old = f"{module}.{name}"
+    if old not in NAMES:
+        raise AttributeError(f"module {module!r} has no attribute {name!r}")
+    return getattr(moved(old, NAMES[old]), name)
 
 
 def moved(old: str, new: str) -> ModuleType:

@@ -13,7 +13,7 @@ from tests.hostile.tables import CHATS, FLEET, SIMULATOR, Case, takes_numbers
 
 import cachelb_fakes
 from cachelb import NoWorkerAvailable, Router, events, learned, records, sources, state, testing
-from cachelb.events import Endpoint, PollSource, Relay, ZmqSource
+from cachelb.events import Endpoint, PollSource, ZmqSource
 from cachelb.integrations.ray_serve import RayState
 from cachelb.records import Capture, JsonlRecords
 from cachelb.sources import LoadReport, MetricsSource
@@ -22,6 +22,7 @@ from cachelb_gateway import discovery, doctor, serve
 from cachelb_gateway.config import WorkerConfig
 from cachelb_gateway.discovery import DnsWorkers, FileWorkers, KubernetesWorkers
 from cachelb_gateway.ext_proc import EndpointPicker
+from cachelb_gateway.relay import Relay
 from cachelb_lab import sim
 from cachelb_lab.sim import FleetSpec, Sweep, workloads
 from cachelb_lab.sim.checks import MOST_BLOCKS, MOST_REQUESTS

@@ -24,10 +24,10 @@ from tests.models.kv_streams import W, publish, receiving
 from tests.waiting import wait_until
 
 import cachelb
-from cachelb.events import Relay
 from cachelb.events.relayed import stream_name
 from cachelb.events.sockets import EVENT_BYTES, REQUEST_BYTES, Listeners, make_server, make_socket
 from cachelb_fakes import EventPublisher
+from cachelb_gateway.relay import Relay
 
 _PACKAGE = Path(cachelb.__file__).parent
 

@@ -19,9 +19,9 @@ from tests.hostile.tables import CHATS, FLEET, survives
 from cachelb import Router, policies
 from cachelb.answers import header_filter
 from cachelb.boundaries import align, estimate, marked, message_boundaries
-from cachelb.events import Relay
 from cachelb.index import BlockTracker, RadixTree, hash_blocks, hash_text
 from cachelb.requests import RequestError, read_request
+from cachelb_gateway.relay import Relay
 from cachelb_lab import sim
 from cachelb_lab.sim import FleetSpec, Incident, Sweep, Workload, workloads
 

@@ -9,15 +9,15 @@ Example:
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from cachelb.events.endpoints import Endpoint
 from cachelb.events.poll_source import PollSource
-from cachelb.events.relay import Relay
 from cachelb.events.sink import KvSink
 from cachelb.events.source import ZmqSource
 from cachelb.events.stats import (
     PollSourceStats,
     PollStats,
-    RelayStats,
     StreamState,
     StreamStats,
     ZmqSourceStats,
@@ -29,10 +29,15 @@ __all__ = [
     "PollSource",
     "PollSourceStats",
     "PollStats",
-    "Relay",
-    "RelayStats",
     "StreamState",
     "StreamStats",
     "ZmqSource",
     "ZmqSourceStats",
 ]
+
+if not TYPE_CHECKING:
+    from functools import partial
+
+    from cachelb.moved import moved_name
+
+    __getattr__ = partial(moved_name, __name__)

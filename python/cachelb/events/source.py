@@ -36,7 +36,7 @@ class ZmqSource:
         discover: Ask workers that `endpoints` does not name for their endpoints: `GET /kv_event_sources`, which vLLM
             has at least since 0.32; needs the extra `http`. A worker without that page is assumed to
             publish at the default ports.
-        relay: Address of a `cachelb.events.Relay`, which has the streams of the workers that `endpoints` does not name.
+        relay: Address of a `cachelb_gateway.relay.Relay`, which has the streams of workers that `endpoints` lacks.
         secret: That of the relay, if it has one; by default that of `CACHELB_SECRET` in the environment.
         topic_filter: Only topics that begin with this are received; empty is all.
         rcvhwm: Messages kept for one worker while the thread is busy; beyond, the engine keeps or drops them.

@@ -48,11 +48,8 @@ __all__ = [
 ]
 
 if not TYPE_CHECKING:
+    from functools import partial
 
-    def __getattr__(name: str) -> object:
-        """Return what has moved to cachelb-fakes."""
-        if name in {"EventPublisher", "FakeFleet", "FakeWorker"}:
-            from cachelb.moved import moved
+    from cachelb.moved import moved_name
 
-            return getattr(moved(f"cachelb.testing.{name}", "cachelb_fakes"), name)
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    __getattr__ = partial(moved_name, __name__)

@@ -8,14 +8,10 @@ import sys
 
 import pytest
 
-from cachelb.moved import MOVED
+from cachelb.moved import MOVED, NAMES
 
 MODULES = [name for name in MOVED if not name.endswith(".__main__")]
-NAMES = {
-    "cachelb.testing:EventPublisher": "cachelb_fakes",
-    "cachelb.testing:FakeFleet": "cachelb_fakes",
-    "cachelb.testing:FakeWorker": "cachelb_fakes",
-}
+NAMES_BY_MODULE = {":".join(old.rsplit(".", 1)): new for old, new in NAMES.items()}
 WARNING = r"^{} has moved to {}; the old name goes in cachelb 0\.5$"
 
 
@@ -30,7 +26,7 @@ def test_old_module_is_the_new_one(old: str, monkeypatch: pytest.MonkeyPatch) ->
     assert len(warned) == 1
 
 
-@pytest.mark.parametrize(("old", "new"), NAMES.items())
+@pytest.mark.parametrize(("old", "new"), NAMES_BY_MODULE.items())
 def test_old_name_is_the_new_one(old: str, new: str) -> None:
     module, _, name = old.partition(":")
     with pytest.warns(DeprecationWarning, match=WARNING.format(f"{module}.{name}", new)):
@@ -43,10 +39,10 @@ def test_modules_below_an_old_one_are_imported_once() -> None:
     assert old is importlib.import_module("cachelb_fakes.fleet.tokens")
 
 
-@pytest.mark.parametrize("old", [*MODULES, *NAMES])
+@pytest.mark.parametrize("old", [*MODULES, *NAMES_BY_MODULE])
 def test_missing_distribution_is_named_with_the_line_that_installs_it(old: str) -> None:
     module, _, name = old.partition(":")
-    new = MOVED.get(module) or NAMES[old]
+    new = MOVED.get(module) or NAMES_BY_MODULE[old]
     package = new.partition(".")[0]
     code = f"import sys; sys.modules[{package!r}] = None\nfrom {module} import {name or 'anything'}"
     run = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)

@@ -16,9 +16,10 @@ from tests.models.kv_sink import RecordingSink
 from tests.models.kv_streams import W, behind, last_error, nothing_left, publish, receiving, relayed
 from tests.waiting import wait_until
 
-from cachelb.events import Relay, ZmqSource, sockets
+from cachelb.events import ZmqSource, sockets
 from cachelb_fakes import EventPublisher
 from cachelb_fakes.events import stored
+from cachelb_gateway.relay import Relay
 
 
 def state(source: ZmqSource) -> str:

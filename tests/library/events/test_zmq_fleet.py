@@ -14,10 +14,11 @@ from tests.models.kv_sink import RecordingSink
 from tests.models.kv_streams import RANKS, W, connected, nothing_left, publish, receiving, threads, three_ranks
 from tests.waiting import wait_until
 
-from cachelb.events import Endpoint, Relay, ZmqSource
+from cachelb.events import Endpoint, ZmqSource
 from cachelb.events.discovery import page_url, parse_page
 from cachelb.events.stream import Stream
 from cachelb_fakes import EventPublisher, FakeFleet
+from cachelb_gateway.relay import Relay
 
 
 def test_workers_are_followed_as_they_come_and_go() -> None:

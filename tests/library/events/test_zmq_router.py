@@ -14,8 +14,9 @@ from tests.models.kv_streams import nothing_left
 from tests.waiting import wait_until
 
 from cachelb import Router
-from cachelb.events import Relay, ZmqSource
+from cachelb.events import ZmqSource
 from cachelb_fakes import FakeFleet, FakeWorker
+from cachelb_gateway.relay import Relay
 
 BLOCK = 4
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Final
 
 import zmq
 
-from cachelb.events.passages import Passages
 from cachelb.events.relayed import StreamSign, live_frames, named_stream, state_frames, stream_name
 from cachelb.events.sockets import Listeners, received
+from cachelb_gateway.relay.passages import Passages
 
 if TYPE_CHECKING:
     from collections.abc import Callable

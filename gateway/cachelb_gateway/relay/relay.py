@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING
 from cachelb.arguments import listed, require, whole
 from cachelb.events.endpoints import DEFAULT_PORT, Endpoint
 from cachelb.events.options import bind_address, fleet_settings, high_water_mark, relay_keys
-from cachelb.events.stats import RelayStats
 from cachelb.extras import need
 from cachelb.runs import Runs
+from cachelb_gateway.relay.stats import RelayStats
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from typing import Self
 
-    from cachelb.events.relay_service import Service
     from cachelb.events.sink import KvSink
     from cachelb.events.subscriber import Subscriber
+    from cachelb_gateway.relay.service import Service
 
 _MOST_RANKS = 4096
 """Ranks of a worker; a router has the same limit."""
@@ -57,7 +57,8 @@ class Relay:
 
     Example:
         >>> from cachelb import Router
-        >>> from cachelb.events import Relay, ZmqSource
+        >>> from cachelb.events import ZmqSource
+        >>> from cachelb_gateway.relay import Relay
         >>> with Relay("tcp://127.0.0.1:*", workers=["http://gpu0:8000"], replay_port=5657) as relay:
         ...     with Router(["http://gpu0:8000"], policy="kv-aware") as router:
         ...         router.attach(ZmqSource(relay=relay.address))
@@ -110,8 +111,8 @@ class Relay:
             OSError: The address cannot be used.
             RuntimeError: It is running already.
         """
-        from cachelb.events.relay_service import Service
         from cachelb.events.subscriber import Subscriber
+        from cachelb_gateway.relay.service import Service
 
         if self._runs.claim(self):
             self._service = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from typing import Any, Final
 
-from cachelb.tokenizers.probe import CHOICES
+from cachelb_lab.probe import CHOICES
 
 Options = dict[str, Any]
 PROBED: Final = "probed"

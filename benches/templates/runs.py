@@ -14,7 +14,7 @@ from benches.templates.learning import PHASES, STARTS, play
 from benches.templates.page import HEAD, Cell, cell_rows, figures, percent, table
 from benches.templates.readers import PROBED, READERS, Options, layouts
 
-from cachelb.tokenizers import probe_template
+from cachelb_lab.probe import probe_template
 
 Truths = dict[Cell, list[tuple[float, int]]]
 

@@ -32,6 +32,7 @@ NAMES: Final = {
     "cachelb.testing.EventPublisher": "cachelb_fakes",
     "cachelb.testing.FakeFleet": "cachelb_fakes",
     "cachelb.testing.FakeWorker": "cachelb_fakes",
+    "cachelb.tokenizers.probe_template": "cachelb_lab.probe",
 }
 
 

@@ -73,8 +73,8 @@ def explain_bodies(
 
 def _probed(file: Path, match: Literal["certain", "likely"]) -> dict[str, Any]:
     """Find where the template of a file puts things."""
-    from cachelb.tokenizers import probe_template
     from cachelb.tokenizers.templates import ChatTemplates
+    from cachelb_lab.probe import probe_template
 
     try:
         return probe_template(ChatTemplates.from_file(file), match=match)

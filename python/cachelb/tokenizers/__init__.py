@@ -8,8 +8,16 @@ Example:
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from cachelb.tokenizers.base import Tokenizer
 from cachelb.tokenizers.hf import CacheStats, HfTokenizer
-from cachelb.tokenizers.probe import probe_template
 
-__all__ = ["CacheStats", "HfTokenizer", "Tokenizer", "probe_template"]
+__all__ = ["CacheStats", "HfTokenizer", "Tokenizer"]
+
+if not TYPE_CHECKING:
+    from functools import partial
+
+    from cachelb.moved import moved_name
+
+    __getattr__ = partial(moved_name, __name__)

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 import cachelb
-from cachelb.tokenizers import probe_template
 from cachelb.tokenizers.templates import ChatTemplates
 from cachelb_lab.descriptions import describe_body
+from cachelb_lab.probe import probe_template
 
 TURN = "<{{ m.role }}>{{ m.content }}</{{ m.role }}>"
 CHAT = f"{{% for m in messages %}}{TURN}{{% endfor %}}"

@@ -16,6 +16,8 @@ from cachelb._core import read_body
 from cachelb.bodies import RequestBodies
 from cachelb.tokenizers.templates import ChatTemplates
 
+__all__ = ["probe_template"]
+
 _log = logging.getLogger("cachelb.tokenizers")
 
 _Values: TypeAlias = tuple[str | bool | None, ...]
@@ -90,7 +92,7 @@ def probe_template(template: str | Renders, *, match: Literal["certain", "likely
 
     Example:
         >>> from cachelb import RequestBodies
-        >>> from cachelb.tokenizers import probe_template
+        >>> from cachelb_lab.probe import probe_template
         >>> template = "{{ tools }}{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"
         >>> found = probe_template(template, match="likely")
         >>> found

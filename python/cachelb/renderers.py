@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
-import http.client
+import contextlib
 import io
 import json
 import os
 import re
-import socket
 import ssl
 import threading
 import time
 from array import array
 from collections.abc import Mapping
+from functools import partial
+from http import HTTPStatus
+from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
 from typing import TYPE_CHECKING, Any, Final, cast
 from urllib.parse import urlsplit
 
 from cachelb.arguments import require, seconds, text_headers, whole
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    import socket
+    from collections.abc import Sequence
     from typing import Self
 
     from _typeshed import WriteableBuffer
@@ -136,7 +139,8 @@ class EngineRenderer:
 
         Args:
             url: `http://host:port` or `https://host:port`.
-            timeout_s: Seconds for a call, connecting included; finding the address of a name is not.
+            timeout_s: Seconds for a call, or for connecting to one of several addresses of a name; finding them is not
+                included.
             max_bytes: The most bytes of an answer.
             pause_s: Seconds without a call after failures; 0 is none.
             headers: Headers to send, such as `Authorization`.
@@ -150,14 +154,13 @@ class EngineRenderer:
         self._timeout_s = seconds("timeout_s", timeout_s)
         self._max_bytes = whole("max_bytes", max_bytes, 1)
         self._pause_s = seconds("pause_s", pause_s, least=0.0)
-        self._host, self._port, self._tls, authority = _server(url, tls)
-        lines = {"Host": authority, "Content-Type": "application/json", "User-Agent": "cachelb"}
+        self._connect = _connector(url, tls)
+        self._headers = {"Content-Type": "application/json", "User-Agent": "cachelb"}
         for name, value in text_headers(headers or None).items():
             if _CONTROL.search(name + value):
                 raise ValueError(f"header {name!r} has a control character in it")
-            lines[name] = value
-        self._head = "".join(f"{name}: {value}\r\n" for name, value in lines.items()).encode("latin-1")
-        self._idle: list[tuple[int, socket.socket]] = []  # with the process that opened each: a child has copies
+            self._headers[name] = value
+        self._idle: list[tuple[int, HTTPConnection]] = []  # with the process that opened each: a child has copies
         self._lock = threading.Lock()
         self._failures = 0
         self._resumes_s = 0.0
@@ -183,14 +186,13 @@ class EngineRenderer:
             raise ValueError("only plain paths are sent")
         if time.monotonic() < self._resumes_s:
             raise ConnectionError("the engine failed lately")
-        line, length = f"POST {path}/render HTTP/1.1\r\n", f"Content-Length: {len(body)}\r\n\r\n"
         try:
-            status, answer = self._post(b"".join((line.encode(), self._head, length.encode(), body)))
-        except (OSError, http.client.HTTPException):
+            status, answer = self._post(f"{path}/render", body)
+        except (OSError, HTTPException):
             self._note(failed=True)
             raise
         self._note(failed=False)
-        if status != http.client.OK:
+        if status != HTTPStatus.OK:
             raise ValueError(f"the engine answered with status {status}")
         if len(answer) > self._max_bytes:
             raise ValueError(f"the engine's answer is longer than {self._max_bytes} bytes")
@@ -220,69 +222,49 @@ class EngineRenderer:
             if self._failures >= _FAILURES:
                 self._resumes_s = time.monotonic() + self._pause_s
 
-    def _post(self, request: bytes) -> tuple[int, bytes]:
-        deadline = time.monotonic() + self._timeout_s
-
-        def left() -> float:
-            rest = deadline - time.monotonic()
-            if rest <= 0:
-                raise TimeoutError("the engine took too long")
-            return rest
-
+    def _post(self, path: str, body: bytes) -> tuple[int, bytes]:
+        deadline_s = time.monotonic() + self._timeout_s
         if (kept := self._kept()) is not None:
-            try:
-                return self._exchange(kept, request, left)
-            except (ConnectionError, ssl.SSLError):
-                pass  # an engine may close a connection that is not in use at any time
-        return self._exchange(self._connect(left), request, left)
+            # An engine may close a connection that is not in use at any time.
+            with contextlib.suppress(ConnectionError, ssl.SSLError):
+                return self._exchange(kept, path, body, deadline_s)
+        return self._exchange(self._connect(timeout=self._timeout_s), path, body, deadline_s)
 
-    def _kept(self) -> socket.socket | None:
+    def _kept(self) -> HTTPConnection | None:
         while True:
             try:
-                pid, sock = self._idle.pop()
+                pid, connection = self._idle.pop()
             except IndexError:
                 return None
             if pid == os.getpid():
-                return sock
-            sock.close()
+                return connection
+            connection.close()
 
-    def _connect(self, left: Callable[[], float]) -> socket.socket:
-        failure: OSError | None = None
-        for family, kind, protocol, _, address in socket.getaddrinfo(self._host, self._port, type=socket.SOCK_STREAM):
-            sock = socket.socket(family, kind, protocol)
-            try:
-                sock.settimeout(left())
-                sock.connect(address)
-                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                return sock if self._tls is None else self._tls.wrap_socket(sock, server_hostname=self._host)
-            except OSError as error:
-                sock.close()
-                failure = error
-        raise failure or OSError("the engine's name has no address")
-
-    def _exchange(self, sock: socket.socket, request: bytes, left: Callable[[], float]) -> tuple[int, bytes]:
+    def _exchange(self, connection: HTTPConnection, path: str, body: bytes, deadline_s: float) -> tuple[int, bytes]:
         try:
-            sock.settimeout(left())
-            sock.sendall(request)
-            with http.client.HTTPResponse(cast("socket.socket", _Timely(sock, left)), method="POST") as response:
-                response.begin()
-                answer = response.read(self._max_bytes + 1)
-                is_done = response.isclosed() and not response.will_close
+            if connection.sock is None:
+                connection.connect()
+            timely: Any = _Timely(cast("socket.socket", connection.sock), deadline_s)
+            connection.response_class = cast("Any", lambda _sock, **options: HTTPResponse(timely, **options))
+            timely.limit()
+            connection.request("POST", path, body, self._headers)
+            response = connection.getresponse()
+            answer = response.read(self._max_bytes + 1)
         except BaseException:
-            sock.close()
+            connection.close()
             raise
-        if is_done:
-            self._idle.append((os.getpid(), sock))
+        if response.isclosed():
+            self._idle.append((os.getpid(), connection))
         else:
-            sock.close()
+            connection.close()
         return response.status, answer
 
 
 class _Timely(io.RawIOBase):
     """Reads from a socket until a moment, however slowly the bytes come."""
 
-    def __init__(self, sock: socket.socket, left: Callable[[], float]) -> None:
-        self._sock, self._left = sock, left
+    def __init__(self, sock: socket.socket, deadline_s: float) -> None:
+        self._sock, self._deadline_s = sock, deadline_s
 
     def makefile(self, _mode: str) -> io.BufferedReader:
         """Return a buffer in front, as `http.client` asks of a socket."""
@@ -292,12 +274,19 @@ class _Timely(io.RawIOBase):
         return True
 
     def readinto(self, buffer: WriteableBuffer, /) -> int:
-        self._sock.settimeout(self._left())
+        self.limit()
         return self._sock.recv_into(buffer)
 
+    def limit(self) -> None:
+        """Leave the next call of the socket the time that is left."""
+        left_s = self._deadline_s - time.monotonic()
+        if left_s <= 0:
+            raise TimeoutError("the engine took too long")
+        self._sock.settimeout(left_s)
 
-def _server(url: str, tls: ssl.SSLContext | None) -> tuple[str, int, ssl.SSLContext | None, str]:
-    """Read host, port, TLS and the header `Host` of a URL; errors do not repeat it, as it may hold a password."""
+
+def _connector(url: str, tls: ssl.SSLContext | None) -> partial[HTTPConnection]:
+    """Read a URL; errors do not repeat it, as it may hold a password."""
     try:
         parts = urlsplit(url)
         port = parts.port
@@ -307,5 +296,5 @@ def _server(url: str, tls: ssl.SSLContext | None) -> tuple[str, int, ssl.SSLCont
     if host is None or parts.scheme not in ("http", "https") or "@" in parts.netloc or parts.path.strip("/"):
         raise ValueError("url must be http://host:port or https://host:port, without user and path")
     if parts.scheme == "http":
-        return host, port or 80, None, parts.netloc
-    return host, port or 443, tls or ssl.create_default_context(), parts.netloc
+        return partial(HTTPConnection, host, port)
+    return partial(HTTPSConnection, host, port, context=tls or ssl.create_default_context())

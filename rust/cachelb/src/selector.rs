@@ -50,6 +50,7 @@ pub use cachelb_policy::{Content, Placements};
 pub use crate::admission::{GateId, Order, Passage, PendingLimits, Tenant, Ticket};
 pub use crate::assembly::{Assembly, assemble};
 pub use crate::bookings::capture::{Capture, Captured, Renamed};
+pub use crate::bookings::decisions::Booking;
 pub use crate::bookings::ledger::{
     Counters, Ending, Funnel, Ledger, Record, ShadowPick, ShadowTally, Usage, WorkerState,
 };
@@ -91,11 +92,10 @@ pub use crate::sharing::{
 use std::sync::Arc;
 
 use cachelb_core::error::{Error, Result};
-use cachelb_core::load::LoadBook;
 use cachelb_core::rng::Rng;
 
 use crate::bookings::affinity::Affinity;
-use crate::bookings::decisions::Decisions;
+use crate::bookings::decisions::{Decisions, LoadBook};
 use crate::fleet::failing_prompts::FailingPrompts;
 use crate::indexes::blocks::Blocks;
 use crate::indexes::checks::Checks;

@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 
 use cachelb_core::ids::{Millis, SequenceHash};
-use cachelb_core::load::{Known, Load, LoadBook, Pace, Report};
+use cachelb_core::load::{Known, Load, Named, Pace, Report};
 use cachelb_core::rng::Rng;
 
 use super::length::Length;
@@ -199,8 +199,8 @@ impl Scores {
 /// The blocks of requests in flight, of the model that the request is for.
 #[derive(Debug, Clone, Copy)]
 pub struct Active<'a> {
-    /// The load book.
-    pub book: &'a LoadBook,
+    /// Blocks that they named.
+    pub named: &'a Named,
     /// Keeps the blocks of one model apart from those of another.
     pub namespace: u32,
     /// Whether requests in flight hold any of this one's blocks.
@@ -238,7 +238,7 @@ impl View<'_> {
     #[inline(never)]
     fn shared_blocks(&self, active: &Active<'_>, row: &Candidate) -> u64 {
         let path = (active.namespace, self.blocks.unwrap_or_default());
-        active.book.named.shared_blocks(row.slot, path, 1)
+        active.named.shared_blocks(row.slot, path, 1)
     }
 
     /// Full blocks of the prompt, `None` if it is unknown.

@@ -1,42 +1,34 @@
-//! Decisions that were booked: their load, the data needed to close each, and their outcomes.
+//! Bookings: per request its load, the data needed to end it, and its outcome.
 
 use cachelb_core::error::{Error, Result};
 use cachelb_core::ids::{Millis, WorkerId};
-use cachelb_core::load::{BookingId, LoadBook, Phase, Work};
+use cachelb_core::load::{BookingId, Open, Payload, Phase};
 
 use crate::bookings::ledger::{Ending, Ledger, Record, Usage};
 use crate::request::PoolId;
 
-/// Data needed to close a booking.
+/// All that is kept of one request beside its load.
 #[derive(Debug, Default)]
-pub(crate) struct Open {
-    pub pool: PoolId,
-    pub record: Option<Record>,
+pub struct Booking {
+    pub(crate) pool: PoolId,
+    /// Record of the decision, if records are kept.
+    pub(crate) record: Option<Record>,
     /// Whether another router made the decision.
-    pub is_remote: bool,
+    pub(crate) is_remote: bool,
     /// That of the prompt, 0 for none.
-    pub mark: u64,
+    pub(crate) mark: u64,
 }
 
-/// An open booking.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Booked {
-    pub id: BookingId,
-    pub worker: WorkerId,
-    pub pool: PoolId,
-    pub work: Work,
-    pub phase: Phase,
-    /// Whether another router booked it.
-    pub is_remote: bool,
-}
+impl Payload for Booking {}
+
+/// The loads of a fleet, and its bookings.
+pub type LoadBook = cachelb_core::load::LoadBook<Booking>;
 
 /// Bookings and their outcomes.
 #[derive(Debug)]
 pub(crate) struct Decisions {
-    /// The load book.
+    /// Loads and bookings.
     pub book: LoadBook,
-    /// By entry of the load book.
-    open: Vec<Open>,
     /// Counters and records.
     pub ledger: Ledger,
 }
@@ -46,64 +38,47 @@ impl Decisions {
     pub fn new(records: usize) -> Self {
         Self {
             book: LoadBook::default(),
-            open: Vec::new(),
             ledger: Ledger::new(records),
         }
     }
 
-    /// Keeps the data needed to close a new booking.
-    pub fn open(&mut self, id: BookingId, open: Open) {
-        let entry = id.entry as usize;
-        if entry >= self.open.len() {
-            self.open.resize_with(entry + 1, Open::default);
+    /// Keeps the record of a new booking.
+    pub fn keep(&mut self, id: BookingId, record: Option<Record>) {
+        if let Some(booking) = self.book.bookings.payload_mut(id) {
+            booking.record = record;
         }
-        self.open[entry] = open;
     }
 
     /// Worker and model of an open booking, and whether another router booked it.
     pub fn get(&self, id: BookingId) -> Option<(WorkerId, PoolId, bool)> {
         let worker = self.book.bookings.worker(id)?;
-        let open = self.open.get(id.entry as usize)?;
-        Some((worker, open.pool, open.is_remote))
+        let booking = self.book.bookings.payload(id)?;
+        Some((worker, booking.pool, booking.is_remote))
     }
 
     /// The mark of the prompt of an open booking, 0 for none.
     pub fn mark(&self, id: BookingId) -> u64 {
-        let open = self.open.get(id.entry as usize);
-        open.filter(|_| self.book.bookings.worker(id).is_some())
-            .map_or(0, |open| open.mark)
+        let booking = self.book.bookings.payload(id);
+        booking.map_or(0, |booking| booking.mark)
     }
 
     /// All open bookings.
-    pub fn iter(&self) -> impl Iterator<Item = Booked> {
-        let bookings = self.book.bookings.open();
-        bookings.map(|(id, worker, work, phase)| {
-            let open = self.open.get(id.entry as usize);
-            Booked {
-                id,
-                worker,
-                pool: open.map_or_else(PoolId::default, |open| open.pool),
-                work,
-                phase,
-                is_remote: open.is_some_and(|open| open.is_remote),
-            }
-        })
+    pub fn iter(&self) -> impl Iterator<Item = Open<'_, Booking>> {
+        self.book.bookings.open()
     }
 
     /// The worker of a booking answers for the first time.
     pub fn answered(&mut self, id: BookingId, now: Millis) {
-        let open = self.open.get_mut(id.entry as usize);
-        if let Some(record) = open.and_then(|open| open.record.as_mut()) {
+        let booking = self.book.bookings.payload_mut(id);
+        if let Some(record) = booking.and_then(|booking| booking.record.as_mut()) {
             record.first_token = Some(now);
         }
     }
 
     /// Closes a booking. Returns the phase it was in, and its record.
     pub fn close(&mut self, id: BookingId) -> Option<(Phase, Option<Record>)> {
-        let phase = self.book.close(id)?;
-        let open = self.open.get_mut(id.entry as usize);
-        let open = open.map(std::mem::take).unwrap_or_default();
-        Some((phase, open.record))
+        let record = self.book.bookings.payload_mut(id)?.record.take();
+        Some((self.book.close(id)?, record))
     }
 
     /// Counts a closed booking and keeps its record.
@@ -117,7 +92,6 @@ impl Decisions {
 
     /// Forgets all. Returns how many bookings were open.
     pub fn forget(&mut self, records: usize) -> usize {
-        self.open.clear();
         self.ledger = Ledger::new(records);
         self.book.close_all()
     }
@@ -127,9 +101,9 @@ impl Decisions {
         self.book.validate()?;
         match self
             .iter()
-            .find(|booked| booked.is_remote != is_remote(booked.id))
+            .find(|open| open.payload.is_remote != is_remote(open.id))
         {
-            Some(Booked { id, .. }) => {
+            Some(Open { id, .. }) => {
                 let text = format!("booking {id:?} is of another router, or not");
                 Err(Error::Invariant(text))
             }

@@ -3,9 +3,9 @@
 use std::collections::HashMap;
 
 use cachelb_core::ids::WorkerId;
-use cachelb_core::load::LoadBook;
 
 use crate::admission::{Bounds, Class};
+use crate::bookings::decisions::LoadBook;
 use crate::fleet::Fleet;
 use crate::fleet::health::Sleep;
 use crate::fleet::offers::Offers;

@@ -2,10 +2,11 @@
 
 use cachelb_core::block_tracker::Origin;
 use cachelb_core::error::{Error, Result};
-use cachelb_core::load::{Known, LoadBook};
+use cachelb_core::load::Known;
 use cachelb_events::FeedState;
 use cachelb_policy::{Active, Choice, Reason, Rng, Rule, View};
 
+use crate::bookings::decisions::LoadBook;
 use crate::bookings::ledger::WorkerState;
 use crate::fleet::Fleet;
 use crate::fleet::offers::Offers;
@@ -57,7 +58,7 @@ pub(crate) fn view<'a>(
         apart: book.loads.apart(),
         pace: book.pace,
         active: pool.counts_active().then(|| Active {
-            book,
+            named: &book.named,
             namespace: request.pool.0,
             is_shared: request.blocks.is_some_and(|(path, _)| is_shared(path)),
         }),

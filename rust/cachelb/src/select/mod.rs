@@ -19,7 +19,7 @@ use cachelb_core::load::{BookingId, Work};
 use cachelb_policy::Choice;
 
 use crate::Selector;
-use crate::bookings::decisions::Open;
+use crate::bookings::decisions::Booking;
 use crate::bookings::ledger::{Ending, Record, ShadowPick, Usage, WorkerState};
 use crate::fleet::health::Health;
 use crate::fleet::offers::Offers;
@@ -214,6 +214,13 @@ impl<'a, 'r> Step<'a, 'r> {
         };
         let book = &mut s.decisions.book;
         let booking = book.book(worker, work, request.now)?;
+        if let Some(kept) = book.bookings.payload_mut(booking) {
+            *kept = Booking {
+                pool: request.pool,
+                mark: request.mark,
+                ..Booking::default()
+            };
+        }
         if s.pools[request.pool].counts_active()
             && let Some((hashes, _)) = request.blocks
         {
@@ -326,13 +333,7 @@ impl<'a, 'r> Step<'a, 'r> {
             usage: Usage::default(),
             shadows,
         });
-        let open = Open {
-            pool: request.pool,
-            record,
-            is_remote: false,
-            mark: request.mark,
-        };
-        s.decisions.open(booking, open);
+        s.decisions.keep(booking, record);
     }
 
     /// Bounded work that keeps memory bounded: silent bookings, and workers that are no longer offered.

@@ -11,9 +11,10 @@
 use cachelb_core::error::Result;
 use cachelb_core::groups::Resuming;
 use cachelb_core::ids::{Medium, Millis, SequenceHash, WorkerId};
-use cachelb_core::load::{BookingId, LoadBook};
+use cachelb_core::load::BookingId;
 
 use crate::Selector;
+use crate::bookings::decisions::LoadBook;
 use crate::fleet::worker::{FeedStatus, Member};
 use crate::indexes::blocks::Answer;
 use crate::indexes::checks::Sizes;

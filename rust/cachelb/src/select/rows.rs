@@ -11,9 +11,10 @@ use std::ops::Deref;
 
 use cachelb_core::error::{Error, Result};
 use cachelb_core::ids::{Millis, WorkerId};
-use cachelb_core::load::{Load, LoadBook};
+use cachelb_core::load::Load;
 use cachelb_policy::{Candidate, Media, Scores};
 
+use crate::bookings::decisions::LoadBook;
 use crate::fleet::Fleet;
 use crate::fleet::worker::{Eligibility, Member};
 use crate::request::{PoolId, Wanted};

@@ -13,7 +13,7 @@ use cachelb_share::{Chain, Entries, Entry, Keys, Kind, Message, Word};
 use super::peers::{Remote, Theirs};
 use super::{Exchange, Receipt, Sharing};
 use crate::Selector;
-use crate::bookings::decisions::Open;
+use crate::bookings::decisions::Booking;
 use crate::bookings::ledger::{Ending, Usage};
 use crate::indexes::Pools;
 use crate::request::PoolId;
@@ -95,7 +95,7 @@ impl Exchange<'_> {
         };
         let open = s.decisions.iter().filter(|booked| booked.worker == worker);
         let open: Vec<(BookingId, bool)> =
-            open.map(|booked| (booked.id, booked.is_remote)).collect();
+            open.map(|open| (open.id, open.payload.is_remote)).collect();
         for &(id, is_remote) in &open {
             if is_remote {
                 s.decisions.close(id);
@@ -428,12 +428,13 @@ impl Inbox<'_> {
             return;
         };
         book.learn_nothing(booking);
-        let open = Open {
-            pool,
-            is_remote: true,
-            ..Open::default()
-        };
-        s.decisions.open(booking, open);
+        if let Some(kept) = book.bookings.payload_mut(booking) {
+            *kept = Booking {
+                pool,
+                is_remote: true,
+                ..Booking::default()
+            };
+        }
         if let Some(remote) = self.sharing().peers.booking_mut(origin, key) {
             remote.booked = Some(booking);
         }

@@ -135,14 +135,14 @@ impl Sharing {
             };
             parts.put(entry, &[]);
         }
-        for booked in decisions.iter().filter(|booked| !booked.is_remote) {
+        for booked in decisions.iter().filter(|booked| !booked.payload.is_remote) {
             if fleet.member(booked.worker).is_none() {
                 continue;
             }
             let key = key(booked.id);
             let entry = Entry::Booked {
                 key,
-                pool: booked.pool.0,
+                pool: booked.payload.pool.0,
                 worker: booked.worker.slot,
                 prompt_tokens: booked.work.prompt_tokens,
                 prefill_tokens: booked.work.prefill_tokens,

@@ -13,7 +13,7 @@
 //! Every other operation is O(1); [`LoadBook::silent_since`] looks at two bookings per call, so a booking whose owner
 //! vanished is found within half as many selects as there are open bookings.
 
-use super::booking::{Booking, Half, Neighbours, Phase, Work};
+use super::booking::{Booking, Half, Neighbours, Payload, Phase, Work};
 use super::bookings::Bookings;
 use super::loads::Loads;
 use super::named::Named;
@@ -22,20 +22,20 @@ use super::reconcile::Reported;
 use crate::error::{Error, Result};
 use crate::ids::{BookingId, Millis, SequenceHash, WorkerId};
 
-/// Loads and open bookings of a fleet.
+/// Loads and open bookings of a fleet, each with a payload.
 #[derive(Debug, Default)]
-pub struct LoadBook {
+pub struct LoadBook<T = ()> {
     /// Load of every worker.
     pub loads: Loads,
     /// The requests in flight.
-    pub bookings: Bookings,
+    pub bookings: Bookings<T>,
     /// Blocks that bookings named.
     pub named: Named,
     /// How prompts' time grows with their context.
     pub pace: Pace,
 }
 
-impl LoadBook {
+impl<T: Payload> LoadBook<T> {
     /// Registers a worker incarnation with zero load and weight 1.
     pub fn add_worker(&mut self, worker: WorkerId) {
         self.loads.add(worker);
@@ -101,6 +101,7 @@ impl LoadBook {
             booked: now,
             first_token: now,
             touched: now,
+            payload: T::default(),
         }))
     }
 

@@ -56,12 +56,22 @@ impl Neighbours {
     };
 }
 
-#[derive(Debug, Clone)]
-pub(super) struct Booking {
+/// State kept beside the load of a booking, by the owner of the book.
+pub trait Payload: Default {
+    /// Whether it is needed after the end of its booking, until [`super::Bookings::release`].
+    fn lingers(&self) -> bool {
+        false
+    }
+}
+
+impl Payload for () {}
+
+#[derive(Debug)]
+pub(super) struct Booking<T> {
     pub generation: u32,
     /// The part of its request that it is for.
     pub half: Half,
-    /// `None`: the entry is free.
+    /// `None`: closed, or the entry is free.
     pub phase: Option<Phase>,
     pub worker: WorkerId,
     pub neighbours: Neighbours,
@@ -85,9 +95,10 @@ pub(super) struct Booking {
     pub first_token: Millis,
     /// Its last sign of life.
     pub touched: Millis,
+    pub payload: T,
 }
 
-impl Booking {
+impl<T> Booking<T> {
     /// Blocks that its output filled.
     pub fn output_blocks(&self) -> u64 {
         // It holds none before its first token.

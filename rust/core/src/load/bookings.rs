@@ -1,6 +1,8 @@
 //! The entries of bookings: a slab with a list per worker, in the order of their last sign of life.
+//!
+//! An entry is free once its booking is closed and its payload needed no more.
 
-use super::booking::{Booking, NONE, Phase, Work};
+use super::booking::{Booking, NONE, Payload, Phase, Work};
 use super::loads::Loads;
 use super::queue::Queues;
 use crate::error::{Error, Result};
@@ -9,20 +11,36 @@ use crate::ids::{BookingId, Millis, WorkerId};
 /// Bookings that one call of [`Bookings::silent_since`] looks at.
 const SWEPT_PER_CALL: usize = 2;
 
+/// An open booking.
+#[derive(Debug, Clone, Copy)]
+pub struct Open<'a, T> {
+    /// Its id.
+    pub id: BookingId,
+    /// Its worker.
+    pub worker: WorkerId,
+    /// Remaining work.
+    pub work: Work,
+    /// Its phase.
+    pub phase: Phase,
+    /// State of the owner of the book.
+    pub payload: &'a T,
+}
+
 /// The requests in flight.
 #[derive(Debug, Default)]
-pub struct Bookings {
-    entries: Vec<Booking>,
+pub struct Bookings<T = ()> {
+    entries: Vec<Booking<T>>,
     free: Vec<u32>,
+    open: usize,
     sweep_at: usize,
     queues: Queues,
 }
 
-impl Bookings {
+impl<T: Payload> Bookings<T> {
     /// Open bookings.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.entries.len() - self.free.len()
+        self.open
     }
 
     /// Whether there is no open booking.
@@ -50,8 +68,23 @@ impl Bookings {
         self.get(id)?.phase
     }
 
-    /// Open bookings: worker, remaining work, and phase.
-    pub fn open(&self) -> impl Iterator<Item = (BookingId, WorkerId, Work, Phase)> + '_ {
+    /// State of the owner of the book, until it is released.
+    #[must_use]
+    pub fn payload(&self, id: BookingId) -> Option<&T> {
+        let booking = self.entries.get(id.entry as usize);
+        let booking = booking.filter(|booking| booking.generation == id.generation);
+        booking.map(|booking| &booking.payload)
+    }
+
+    /// As [`Self::payload`], to change it.
+    pub fn payload_mut(&mut self, id: BookingId) -> Option<&mut T> {
+        let booking = self.entries.get_mut(id.entry as usize);
+        let booking = booking.filter(|booking| booking.generation == id.generation);
+        booking.map(|booking| &mut booking.payload)
+    }
+
+    /// Open bookings.
+    pub fn open(&self) -> impl Iterator<Item = Open<'_, T>> {
         self.iter().filter_map(|(id, b)| {
             let work = Work {
                 prompt_tokens: b.tokens,
@@ -59,11 +92,17 @@ impl Bookings {
                 estimate_ms: b.estimate_ms,
                 block_size: b.block_size as u32,
             };
-            Some((id, b.worker, work, b.phase?))
+            Some(Open {
+                id,
+                worker: b.worker,
+                work,
+                phase: b.phase?,
+                payload: &b.payload,
+            })
         })
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = (BookingId, &Booking)> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = (BookingId, &Booking<T>)> {
         let open = (0..).zip(&self.entries).filter(|(_, b)| b.phase.is_some());
         open.map(|(entry, b)| (self.id(entry), b))
     }
@@ -73,25 +112,25 @@ impl Bookings {
         BookingId { entry, generation }
     }
 
-    fn get(&self, id: BookingId) -> Option<&Booking> {
+    fn get(&self, id: BookingId) -> Option<&Booking<T>> {
         let booking = self.entries.get(id.entry as usize)?;
         (booking.generation == id.generation && booking.phase.is_some()).then_some(booking)
     }
 
     /// An open booking, to change it.
-    pub(super) fn get_mut(&mut self, id: BookingId) -> Option<&mut Booking> {
+    pub(super) fn get_mut(&mut self, id: BookingId) -> Option<&mut Booking<T>> {
         let booking = self.entries.get_mut(id.entry as usize)?;
         (booking.generation == id.generation && booking.phase.is_some()).then_some(booking)
     }
 
     /// A booking without a first token.
-    pub(super) fn waiting(&self, id: BookingId) -> Option<&Booking> {
+    pub(super) fn waiting(&self, id: BookingId) -> Option<&Booking<T>> {
         self.get(id)
             .filter(|booking| booking.phase == Some(Phase::Booked))
     }
 
     /// A booking without a first token, to change it.
-    pub(super) fn waiting_mut(&mut self, id: BookingId) -> Option<&mut Booking> {
+    pub(super) fn waiting_mut(&mut self, id: BookingId) -> Option<&mut Booking<T>> {
         self.get_mut(id)
             .filter(|booking| booking.phase == Some(Phase::Booked))
     }
@@ -102,7 +141,7 @@ impl Bookings {
     }
 
     /// Opens a booking of a registered worker, at the end of its list.
-    pub(super) fn push(&mut self, mut booking: Booking) -> BookingId {
+    pub(super) fn push(&mut self, mut booking: Booking<T>) -> BookingId {
         let entry = if let Some(entry) = self.free.pop() {
             let old = &mut self.entries[entry as usize];
             booking.generation = old.generation;
@@ -112,6 +151,7 @@ impl Bookings {
             self.entries.push(booking);
             (self.entries.len() - 1) as u32
         };
+        self.open += 1;
         self.queues.push(&mut self.entries, entry);
         self.id(entry)
     }
@@ -121,15 +161,33 @@ impl Bookings {
         self.queues.refresh(&mut self.entries, id.entry);
     }
 
-    /// Frees the entry of an open booking. Returns the booking.
-    pub(super) fn close(&mut self, id: BookingId) -> Option<Booking> {
+    /// Closes an open booking, and frees its entry unless the payload lingers. Returns the booking without it.
+    pub(super) fn close(&mut self, id: BookingId) -> Option<Booking<T>> {
         let booking = self.get_mut(id)?;
-        let closed = booking.clone();
+        let closed = Booking {
+            payload: T::default(),
+            ..*booking
+        };
         booking.phase = None;
-        booking.generation = booking.generation.wrapping_add(1);
+        let lingers = booking.payload.lingers();
+        self.open -= 1;
         self.queues.remove(&mut self.entries, id.entry);
-        self.free.push(id.entry);
+        if !lingers {
+            self.release(id);
+        }
         Some(closed)
+    }
+
+    /// Frees the entry of a closed booking whose payload is needed no more.
+    pub fn release(&mut self, id: BookingId) {
+        let booking = self.entries.get_mut(id.entry as usize);
+        if let Some(booking) =
+            booking.filter(|b| b.generation == id.generation && b.phase.is_none())
+        {
+            booking.payload = T::default();
+            booking.generation = booking.generation.wrapping_add(1);
+            self.free.push(id.entry);
+        }
     }
 
     /// At most `limit` bookings without a sign of life after `since`, longest silent first.
@@ -172,8 +230,11 @@ impl Bookings {
     /// Every open booking of a registered worker is in its list once.
     pub(super) fn validate(&self, loads: &Loads) -> Result<()> {
         let open = self.iter().count();
-        if open != self.len() {
-            let text = format!("{open} open bookings, {} entries in use", self.len());
+        let closed = self.entries.iter().filter(|b| b.phase.is_none());
+        let lingering = closed.filter(|b| b.payload.lingers()).count();
+        let used = self.entries.len() - self.free.len();
+        if open != self.open || open + lingering != used {
+            let text = format!("{open} and {lingering} bookings, {used} entries in use");
             return Err(Error::Invariant(text));
         }
         let mut listed = 0;

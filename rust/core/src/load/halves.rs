@@ -6,10 +6,10 @@
 use crate::ids::{BookingId, Millis};
 
 use super::book::LoadBook;
-use super::booking::Half;
+use super::booking::{Half, Payload};
 use super::pace::Prefill;
 
-impl LoadBook {
+impl<T: Payload> LoadBook<T> {
     /// Sets the part of its request that an open booking without a first token is for.
     pub fn split(&mut self, id: BookingId, half: Half) {
         let Some(booking) = self.bookings.waiting_mut(id) else {

@@ -18,8 +18,8 @@ mod validate;
 
 pub use crate::ids::BookingId;
 pub use book::LoadBook;
-pub use booking::{Half, Phase, Work};
-pub use bookings::Bookings;
+pub use booking::{Half, Payload, Phase, Work};
+pub use bookings::{Bookings, Open};
 pub use columns::{Known, Load, Report};
 pub use loads::Loads;
 pub use named::Named;

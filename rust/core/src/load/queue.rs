@@ -39,7 +39,7 @@ impl Queues {
     }
 
     /// Adds an entry that is in no list to the newest end of that of its worker, which is registered.
-    pub fn push(&mut self, bookings: &mut [Booking], entry: u32) {
+    pub fn push<T>(&mut self, bookings: &mut [Booking<T>], entry: u32) {
         let ends = &mut self.0[bookings[entry as usize].worker.slot as usize];
         let older = std::mem::replace(&mut ends.newest, entry);
         if older == NONE {
@@ -51,7 +51,7 @@ impl Queues {
     }
 
     /// Takes an entry out of the list it is in.
-    pub fn remove(&mut self, bookings: &mut [Booking], entry: u32) {
+    pub fn remove<T>(&mut self, bookings: &mut [Booking<T>], entry: u32) {
         let booking = &mut bookings[entry as usize];
         // An entry of an earlier incarnation is at no end of this list.
         let ends = &mut self.0[booking.worker.slot as usize];
@@ -72,7 +72,7 @@ impl Queues {
     }
 
     /// An entry of a registered worker showed a sign of life.
-    pub fn refresh(&mut self, bookings: &mut [Booking], entry: u32) {
+    pub fn refresh<T>(&mut self, bookings: &mut [Booking<T>], entry: u32) {
         let slot = bookings[entry as usize].worker.slot as usize;
         if self.0[slot].newest != entry {
             self.remove(bookings, entry);

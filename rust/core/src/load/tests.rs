@@ -322,7 +322,7 @@ proptest! {
     fn columns_and_active_blocks_are_those_of_the_open_bookings(
         ops in prop::collection::vec((0_u8..10, 0_usize..8, 1_u64..200, prop::collection::vec(0_u8..3, 0..6)), 0..150)
     ) {
-        let mut book = LoadBook::default();
+        let mut book = LoadBook::<()>::default();
         let mut workers = [worker(0, 0), worker(1, 0)];
         for id in workers {
             book.add_worker(id);

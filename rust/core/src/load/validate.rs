@@ -1,14 +1,14 @@
 //! The recount of a load book.
 
 use super::book::LoadBook;
-use super::booking::{Half, Phase};
+use super::booking::{Half, Payload, Phase};
 use super::pace::Prefill;
 use crate::error::{Error, Result};
 
 /// Columns of a worker, in the order of the recount.
 type Counted = (u32, Prefill, u64, u64, u64, u64, u32, u32);
 
-impl LoadBook {
+impl<T: Payload> LoadBook<T> {
     /// Recounts every column from the open bookings.
     ///
     /// # Errors

@@ -166,7 +166,7 @@ fn model_rates(
 /// A pace whose tokens take that many times as long per token of context, about; at most a thousandth.
 fn pace(per_context: f64) -> Pace {
     let (mut book, worker) = (
-        LoadBook::default(),
+        LoadBook::<()>::default(),
         WorkerId {
             slot: 0,
             generation: 0,

@@ -36,7 +36,7 @@ fn score(
 ) -> f64 {
     scene.loads = book.loads.columns().to_vec();
     let active = Active {
-        book,
+        named: &book.named,
         namespace,
         is_shared,
     };
@@ -52,7 +52,7 @@ fn blocks_that_requests_in_flight_share_with_this_one_count_once() {
     let mut scene = Scene::new(&[(0, 0)]).blocks(Some(10));
     scene.rows[0].kv_blocks = 100;
     let path = scene.blocks.clone().unwrap();
-    let mut book = LoadBook::default();
+    let mut book = LoadBook::<()>::default();
     hold(&mut book, &path);
     for (namespace, is_shared, used) in [(3, true, 0.1), (4, true, 0.2), (3, false, 0.2)] {
         let expected = 160.0 * 2.5 / (1.0 - 0.5 * used) / 10.0;

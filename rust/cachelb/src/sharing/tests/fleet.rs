@@ -120,7 +120,7 @@ impl Site {
             let Some(name) = self.selector.fleet.name(booked.worker) else {
                 continue;
             };
-            if !booked.is_remote && self.workers.contains_key(&*name) {
+            if !booked.payload.is_remote && self.workers.contains_key(&*name) {
                 *found.entry(name.to_string()).or_default() += 1;
             }
         }

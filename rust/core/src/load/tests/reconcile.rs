@@ -109,7 +109,7 @@ fn one_report_does_bounded_work_and_the_next_ones_the_rest() {
 
 #[test]
 fn ranks_are_counted_together() {
-    let mut book = LoadBook::default();
+    let mut book = LoadBook::<()>::default();
     let ranks: Vec<_> = (0..4).map(|slot| worker(slot, 0)).collect();
     for &rank in &ranks {
         book.add_worker(rank);
@@ -158,7 +158,7 @@ fn requests_that_ended_since_the_report_before_are_no_load_of_others() {
 
 #[test]
 fn a_worker_of_the_same_name_begins_without_its_predecessors_reports() {
-    let (mut book, old, new) = (LoadBook::default(), worker(0, 0), worker(0, 1));
+    let (mut book, old, new) = (LoadBook::<()>::default(), worker(0, 0), worker(0, 1));
     book.add_worker(old);
     let orphan = book.book(old, work(16, 16), T0).unwrap();
     book.lost(&[old], 0, Millis(40_000), 30_000);
@@ -180,7 +180,7 @@ proptest! {
         ops in prop::collection::vec((0_u8..8, 0_usize..64, 0_u64..12, 0_u64..20), 0..150),
     ) {
         let ranks = [worker(0, 0), worker(1, 0)];
-        let mut book = LoadBook::default();
+        let mut book = LoadBook::<()>::default();
         for rank in ranks {
             book.add_worker(rank);
         }

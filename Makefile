@@ -27,9 +27,12 @@ INSTALL = $(BIN)/pip install --quiet --no-deps --no-build-isolation --config-set
 
 # Of the Python tests at a time: one more than processors, as many wait.
 JOBS ?= $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) + 1)))
-PYTEST = $(BIN)/python -m pytest --numprocesses=$(JOBS) --dist=loadfile --no-loadscope-reorder
+# REPORTS names a folder for a JUnit report of each run.
+PYTEST = $(BIN)/python -m pytest --numprocesses=$(JOBS) --dist=loadfile --no-loadscope-reorder $(if $(REPORTS),--junitxml=$(REPORTS)/$@.xml)
+# Crates that `make test-library` tests; `make test` tests all.
+CRATES = $(addprefix --package ,cachelb cachelb-body cachelb-core cachelb-events cachelb-learned cachelb-policy cachelb-share)
 
-.PHONY: help build demo test test-long test-random test-engine test-hosts test-envoy test-go redis check bench bench-engine docs site stubs format wheel wheels crate release licences audit lock clean
+.PHONY: help build demo test test-library test-integrations test-gateway test-lab test-tooling test-long test-random test-engine test-hosts test-envoy test-go redis check bench bench-engine docs site stubs format wheel wheels crate release licences audit lock clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
@@ -39,9 +42,24 @@ build: $(VENV)/.built ## Build the extension into .venv (PROFILE=release: as in 
 demo: $(VENV)/.built ## Run seven policies over a generated workload, no GPU and no file needed
 	$(BIN)/cachelb demo
 
-test: $(VENV)/.built $(VENV)/.lock-dev redis ## Run the Rust and Python tests
-	cargo test --workspace --locked
-	$(PYTEST) $(PYTEST_ARGS)
+test: CRATES = --workspace
+test: test-library test-integrations test-gateway test-lab test-tooling ## Run the Rust and Python tests: those of the next five
+
+test-library: $(VENV)/.built $(VENV)/.lock-dev redis ## Run the tests of the library and its crates
+	cargo test --locked $(CRATES)
+	$(PYTEST) tests/library python --ignore=tests/library/integrations --ignore=python/cachelb/integrations $(PYTEST_ARGS)
+
+test-integrations: $(VENV)/.built $(VENV)/.lock-dev ## Run the tests inside Ray Serve, LiteLLM and other hosts
+	$(PYTEST) tests/library/integrations python/cachelb/integrations $(PYTEST_ARGS)
+
+test-gateway: $(VENV)/.built $(VENV)/.lock-dev redis ## Run the Python tests of the gateway, the endpoint picker, the C library and hostile peers
+	$(PYTEST) tests/gateway gateway tests/capi tests/hostile $(PYTEST_ARGS)
+
+test-lab: $(VENV)/.built $(VENV)/.lock-dev ## Run the Python tests of the lab, its simulator and the fakes
+	$(PYTEST) tests/lab lab tests/fakes fakes $(PYTEST_ARGS)
+
+test-tooling: $(VENV)/.built $(VENV)/.lock-dev ## Run the tests of benches and checks, and the examples of pages
+	$(PYTEST) tests/tooling tests/docs $(PYTEST_ARGS)
 
 test-long: $(VENV)/.built $(VENV)/.lock-dev redis ## Run the random tests with many cases, and the long tests, some of which need published traces
 	PROPTEST_CASES=256 cargo test --workspace --locked

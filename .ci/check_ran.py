@@ -1,63 +1,104 @@
-"""Fail when tests that must run did not: too few, one skipped or ignored, none of tests/hostile, or these too long."""
+"""Fail when a suite of tests did not run, a test was skipped or ignored, or those of tests/hostile took too long.
+
+    python .ci/check_ran.py target/ci/test --hostile 120
+    python .ci/check_ran.py target/ci/test-long --suites tests/lab/sim tests/library/properties
+
+The folder holds the reports of a `make` target: `log`, its output, and a JUnit report of each run of pytest. A suite is
+the library tests of a crate, a file in its `tests`, a folder of Python tests, or the doctests of a distribution.
+"""
 
 from __future__ import annotations
 
 import argparse
 import re
 import sys
+import tomllib
 import xml.etree.ElementTree as ET
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from itertools import takewhile
 from pathlib import Path
+from typing import Final
 
-CARGO_RESULT = re.compile(r"^test result: \w+\. (\d+) passed; (\d+) failed; (\d+) ignored", re.MULTILINE)
+ROOT: Final = Path(__file__).resolve().parent.parent
+OF_OTHERS: Final = ("engine", "envoy", "go", "hosts")
+"""Folders of tests that need a program of others, and have a target of their own."""
+DISTRIBUTIONS: Final = ("python", "gateway", "lab", "fakes")
+CARGO_RUN: Final = re.compile(r"^ +Running (?:unittests )?(\S+) \(\S*/(\w+)-[0-9a-f]+\)|^ +Doc-tests (\w+)")
+CARGO_RESULT: Final = re.compile(r"^test result: \w+\. (\d+) passed; (\d+) failed; (\d+) ignored")
+RUST_TEST: Final = re.compile(r"#\[(?:tokio::)?test\b|\bproptest! *\{")
 
-
-def rust_counts(log: str) -> tuple[int, int, int]:
-    """Sum passed, failed and ignored over the result lines of `cargo test`."""
-    rows = [tuple(map(int, match.groups())) for match in CARGO_RESULT.finditer(log)]
-    return sum(r[0] for r in rows), sum(r[1] for r in rows), sum(r[2] for r in rows)
-
-
-def python_counts(report: Path) -> tuple[int, int, int]:
-    """Sum passed, failed and skipped over the suites of a JUnit report."""
-    passed = failed = skipped = 0
-    for suite in ET.parse(report).iter("testsuite"):  # noqa: S314 - written by pytest a moment ago
-        bad = int(suite.get("failures", "0")) + int(suite.get("errors", "0"))
-        idle = int(suite.get("skipped", "0"))
-        failed, skipped = failed + bad, skipped + idle
-        passed += int(suite.get("tests", "0")) - bad - idle
-    return passed, failed, skipped
+Cases = Counter[tuple[str, str]]
+"""Tests by suite and outcome: passed, failed or skipped."""
 
 
-def hostile_problems(report: Path, most_s: float) -> list[str]:
-    """Check that the tests of `tests/hostile` ran, and how long."""
-    cases = [case for case in ET.parse(report).iter("testcase") if "tests.hostile." in case.get("classname", "")]  # noqa: S314
-    took_s = sum(float(case.get("time", "0")) for case in cases)
-    if not cases:
-        return ["no test of tests/hostile ran"]
-    return [f"tests/hostile took {took_s:.0f} s, at most {most_s:.0f} are allowed"] if took_s > most_s else []
+def rust_suites(root: Path) -> Iterator[str]:
+    """Find the crates with tests in their sources, and the files of their `tests`."""
+    for manifest in (root / "rust").glob("*/Cargo.toml"):
+        parsed = tomllib.loads(manifest.read_text("utf-8"))
+        name = parsed.get("lib", {}).get("name", parsed["package"]["name"].replace("-", "_"))
+        if any(RUST_TEST.search(file.read_text("utf-8")) for file in (manifest.parent / "src").rglob("*.rs")):
+            yield name
+        yield from (f"{name}: tests/{file.name}" for file in (manifest.parent / "tests").glob("*.rs"))
+
+
+def python_suites(root: Path) -> Iterator[str]:
+    """Find the folders of Python tests that `make test` runs."""
+    yield from DISTRIBUTIONS
+    for folder in {file.parent for file in (root / "tests").rglob("test_*.py")}:
+        if folder.relative_to(root / "tests").parts[0] not in OF_OTHERS:
+            yield folder.relative_to(root).as_posix()
+
+
+def rust_cases(log: str) -> Cases:
+    """Read the output of `cargo test`; the files in a crate's `tests` run after the tests in its sources."""
+    cases, crate, suite = Cases(), "", ""
+    for line in log.splitlines():
+        if run := CARGO_RUN.match(line):
+            file, target, documented = run.groups()
+            suite = f"doctests of {documented}" if documented else target
+            if file and file.startswith("tests/"):
+                suite = f"{crate}: {file}"
+            elif file:
+                crate = target
+        elif result := CARGO_RESULT.match(line):
+            for outcome, count in zip(("passed", "failed", "skipped"), result.groups(), strict=True):
+                cases[suite, outcome] += int(count)
+    return cases
+
+
+def python_cases(reports: Iterable[Path]) -> Iterator[tuple[str, str, float]]:
+    """Read the suite, the outcome and the seconds of each test in JUnit reports."""
+    for report in reports:
+        for case in ET.parse(report).iter("testcase"):  # noqa: S314 - written by pytest a moment ago
+            parts = case.get("classname", "").split(".")
+            folders = takewhile(lambda part: not part.startswith("test_"), parts) if parts[0] == "tests" else parts[:1]
+            bad = case.find("failure") is not None or case.find("error") is not None
+            outcome = "failed" if bad else "passed" if case.find("skipped") is None else "skipped"
+            yield "/".join(folders), outcome, float(case.get("time", "0"))
 
 
 def main() -> int:
-    """Compare the counts with the floors and print the one line that sums them up."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("reports", type=Path)
-    parser.add_argument("--hostile", type=float, required=True, help="seconds that tests/hostile may take")
-    parser.add_argument("floors", nargs="+", metavar="RUN=RUST,PYTHON", help="how many tests of a run must pass")
+    """Print each suite that did not run, and the one line that sums up the others."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("reports", type=Path, help="the folder")
+    parser.add_argument("--hostile", type=float, help="seconds that tests/hostile may take")
+    parser.add_argument("--suites", nargs="+", help="of Python, instead of all that `make test` runs")
     options = parser.parse_args()
-    problems, passed, failed = [], 0, 0
-    for floor in options.floors:
-        run, _, least = floor.partition("=")
-        rust = rust_counts((options.reports / f"{run}.log").read_text("utf-8"))
-        python = python_counts(options.reports / f"{run}.xml")
-        for name, counts, low in zip(("Rust", "Python"), (rust, python), map(int, least.split(",")), strict=True):
-            passed, failed = passed + counts[0], failed + counts[1]
-            if counts[0] < low:
-                problems.append(f"make {run}: {counts[0]} {name} tests passed, at least {low} must")
-            if counts[2]:
-                problems.append(f"make {run}: {counts[2]} {name} tests skipped or ignored, none may be")
-    problems += hostile_problems(options.reports / "test.xml", options.hostile)
-    print("\n".join([*problems, f"{passed} passed, {failed + len(problems)} failed"]))
-    return 1 if problems or failed else 0
+    cases, hostile_s = rust_cases((options.reports / "log").read_text("utf-8")), 0.0
+    for suite, outcome, seconds in python_cases(options.reports.glob("*.xml")):
+        cases[suite, outcome] += 1
+        hostile_s += seconds * (suite == "tests/hostile")
+    wanted = {*rust_suites(ROOT), *(options.suites or python_suites(ROOT))}
+    problems = [f"no test of {suite} passed" for suite in sorted(wanted) if not cases[suite, "passed"]]
+    problems += [
+        f"{count} of {suite} {how}" for (suite, how), count in sorted(cases.items()) if how != "passed" and count
+    ]
+    if options.hostile is not None and hostile_s > options.hostile:
+        problems.append(f"tests/hostile took {hostile_s:.0f} s, at most {options.hostile:.0f} are allowed")
+    passed = sum(count for (_, outcome), count in cases.items() if outcome == "passed")
+    print("\n".join([*problems, f"{options.reports.name}: {passed} passed, {len(problems)} problems"]))
+    return 1 if problems else 0
 
 
 if __name__ == "__main__":

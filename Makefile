@@ -106,6 +106,7 @@ check: $(VENV)/.built $(VENV)/.lock-dev ## Run every static check: format, lints
 	$(BIN)/lint-imports
 	$(BIN)/python .ci/rooms.py --most-lines 97800
 	$(BIN)/python .ci/prose.py --most 39
+	$(BIN)/python .ci/folders.py --check
 	$(MAKE) --no-print-directory licences
 	$(MAKE) --no-print-directory wheel
 	$(BIN)/twine check --strict $(WHEELS)/*

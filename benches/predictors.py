@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from cachelb.learned import LearnedModel, read_lodestar
+from cachelb.learned import LearnedModel
 from cachelb.records import read_records
+from cachelb_lab.lodestar import read_lodestar
 from cachelb_lab.samples import samples_of
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from cachelb.learned import Samples
+    from cachelb_lab.samples import Samples
 
 PREDICTORS: Final = ("mean", "linear", "mlp", "trees")
 """The mean of the training part, and the kinds of `LearnedModel`."""

@@ -29,6 +29,8 @@ MOVED: Final = {
 NAMES: Final = {
     "cachelb.events.Relay": "cachelb_gateway.relay",
     "cachelb.events.RelayStats": "cachelb_gateway.relay",
+    "cachelb.learned.Samples": "cachelb_lab.samples",
+    "cachelb.learned.read_lodestar": "cachelb_lab.lodestar",
     "cachelb.testing.EventPublisher": "cachelb_fakes",
     "cachelb.testing.FakeFleet": "cachelb_fakes",
     "cachelb.testing.FakeWorker": "cachelb_fakes",

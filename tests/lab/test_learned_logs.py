@@ -16,10 +16,11 @@ from tests.models.decision_records import decision_record
 
 import cachelb
 from cachelb.cli.main import main
-from cachelb.learned import FEATURES, LearnedModel, Samples, read_lodestar
+from cachelb.learned import FEATURES, LearnedModel
 from cachelb.records import JsonlRecords
 from cachelb.types import DecisionRecord
-from cachelb_lab.samples import samples_of
+from cachelb_lab.lodestar import read_lodestar
+from cachelb_lab.samples import Samples, samples_of
 
 COMP = "comp__latency_predictor_model_output_pod_specific_data.csv.xz"
 P2048 = "p2048__processed_dataset.csv.xz"

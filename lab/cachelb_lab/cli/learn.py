@@ -13,7 +13,7 @@ from cachelb.errors import CachelbError
 from cachelb.records import read_records
 
 if TYPE_CHECKING:
-    from cachelb.learned import Samples
+    from cachelb_lab.samples import Samples
 
 _TABLES = (".csv", ".csv.xz")
 _FIT_EXAMPLES = """\b
@@ -86,7 +86,7 @@ def _read(log: Path) -> Samples:
     """Read either kind of log."""
     try:
         if log.name.endswith(_TABLES):
-            from cachelb.learned import read_lodestar
+            from cachelb_lab.lodestar import read_lodestar
 
             samples = read_lodestar(log)
         else:

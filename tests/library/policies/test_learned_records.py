@@ -10,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from cachelb import Decision, Router
-from cachelb.learned import FEATURES, LearnedModel, Samples
+from cachelb.learned import FEATURES, LearnedModel
 from cachelb.records import JsonlRecords, read_records
-from cachelb_lab.samples import samples_of
+from cachelb_lab.samples import Samples, samples_of
 
 WORKERS = {"new0": "a30", "old0": "v100", "old1": "v100", "other0": None}
 """Devices in the order of their names, as `LearnedModel.fit` numbers them; a router numbers them by registration."""

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
-from cachelb.learned.samples import FEATURES, Samples
+from cachelb.learned import FEATURES
+from cachelb_lab.samples import Samples
 
 _COLUMNS = {
     "kv_hit_ratio": "kv_hit_ratio",
@@ -41,7 +42,7 @@ def read_lodestar(path: str | os.PathLike[str]) -> Samples:
 
     Example:
         >>> import csv, tempfile
-        >>> from cachelb.learned import read_lodestar
+        >>> from cachelb_lab.lodestar import read_lodestar
         >>> row = {"ttft": 250, "input_tokens": 900, "gpu_model": "L20", "kv_hit_ratio": 50, "running_requests": 1}
         >>> row |= {"waiting_requests": 0, "prefill_tokens": 0, "decode_tokens": 64, "gpu_kv_cache": 10}
         >>> with tempfile.TemporaryDirectory() as folder:

@@ -311,7 +311,7 @@ def test_unknown_workload_is_answered_with_the_nearest() -> None:
         (("--block-size", 48), "block size 48 does not divide the trace's 512"),
         (("--kv-tokens", 15), "kv_tokens 15 holds no block of 16 tokens"),
         (("--fleet", "0xa30"), "cannot read '0xa30'; write groups like 8xa30+8xv100"),
-        (("--fleet", "8xb999"), "no GPU 'b999'; use one of a30"),
+        (("--fleet", "8xb999"), "no GPU 'b999'; there are '4090'"),
         (("--model", "llama-9"), "no model 'llama-9'"),
         (("--speed", 0), "0.0 is not in the range"),
         (("--speed", "nan"), "factor must be a finite number, got nan"),

@@ -7,11 +7,11 @@ Anything that ranks policies should be repeated at ``mfu`` x 0.8 and x 1.25.
 
 from __future__ import annotations
 
-import difflib
 from dataclasses import dataclass
 from typing import Literal, TypeVar
 
 from cachelb.arguments import whole
+from cachelb.errors import did_you_mean
 
 GIB = 2**30
 
@@ -122,9 +122,7 @@ def _find(known: dict[str, Profile], aliases: dict[str, str], name: str, kind: s
     key = aliases.get(key, key)
     if key in known:
         return known[key]
-    near = difflib.get_close_matches(key, [*known, *aliases], n=1)
-    hint = f"did you mean {near[0]!r}?" if near else f"use one of {', '.join(known)}"
-    raise ValueError(f"no {kind} {name!r}; {hint}")
+    raise ValueError(f"no {kind} {name!r}{did_you_mean(key, [*known, *aliases])}")
 
 
 _ALL_GPUS = (

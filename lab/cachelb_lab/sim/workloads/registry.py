@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from cachelb.errors import did_you_mean
 from cachelb_lab.sim.checks import MOST_REQUESTS, check_arguments
 from cachelb_lab.sim.workloads.adversarial import bursts, churn, giants, hot_set, monopoly, tenants
 from cachelb_lab.sim.workloads.arrivals import ArrivalProcess, Poisson, Steps, parse_arrivals, positive
@@ -124,9 +124,7 @@ def build(
         (np.True_, True)
     """
     if name not in WORKLOADS:
-        near = difflib.get_close_matches(name, WORKLOADS, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"use one of {', '.join(WORKLOADS)}"
-        raise ValueError(f"no workload {name!r}; {hint}")
+        raise ValueError(f"no workload {name!r}{did_you_mean(name, WORKLOADS)}")
     generator = WORKLOADS[name]
     unknown = sorted(set(options) - set(generator.options))
     if unknown:

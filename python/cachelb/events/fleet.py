@@ -71,7 +71,7 @@ class Fleet:
         self._unopened: dict[Where, float] = {}
         self._unusable: dict[Where, StreamStats] = {}
         self._places: dict[object, Where] = {}
-        self._discovery = Discovery()
+        self._discovery: Discovery | None = None  # from the first question on
         self._ask_s: dict[str, float] = {}
         self._past_messages = self._past_malformed = 0
         self._counting = threading.Lock()  # of past messages and the streams, whose sum never falls
@@ -95,6 +95,11 @@ class Fleet:
 
     def _ask_around(self, now_s: float) -> None:
         """Ask workers for their endpoints, and process earlier answers."""
+        if self._discovery is None:
+            if not self._ask_s:
+                return
+            self._discovery = Discovery()
+            self._discovery.start()
         for key, found in self._discovery.answers():
             if key in self._ask_s:
                 self._on_answer(key, found, now_s)
@@ -118,7 +123,8 @@ class Fleet:
 
     def close(self) -> None:
         """Close every stream."""
-        self._discovery.stop()
+        if self._discovery is not None:
+            self._discovery.stop()
         for stream in self._streams.values():
             stream.close()
 

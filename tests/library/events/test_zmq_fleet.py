@@ -15,7 +15,7 @@ from tests.models.kv_streams import RANKS, W, connected, nothing_left, publish, 
 from tests.waiting import wait_until
 
 from cachelb.events import Endpoint, ZmqSource
-from cachelb.events.discovery import page_url, parse_page
+from cachelb.events.discovery import parse_page
 from cachelb.events.stream import Stream
 from cachelb_fakes import EventPublisher, FakeFleet
 from cachelb_gateway.relay import Relay
@@ -311,8 +311,3 @@ def test_pages(page: bytes, expected: dict[int, tuple[str, str | None]]) -> None
 def test_pages_that_are_none(page: bytes) -> None:
     with pytest.raises(ValueError):  # noqa: PT011 - of whatever kind
         parse_page(page, GPU)
-
-
-@pytest.mark.parametrize("key", ["http://gpu0:8000", "http://gpu0:8000/v1?x=1", "gpu0:8000"])
-def test_the_page_lies_beside_the_api(key: str) -> None:
-    assert page_url(key) == "http://gpu0:8000/kv_event_sources"

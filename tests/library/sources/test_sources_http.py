@@ -272,6 +272,8 @@ def test_address_has_no_password_and_shows_none() -> None:
     assert (address.url, address.socket_path) == ("https://[::1]/m", "")
     assert "s3cret" not in repr(address)
     assert metrics_address("unix:///run/a%20b.sock", {}).socket_path == "/run/a b.sock"
+    beside = metrics_address("http://user:s3cret@gpu0:8000/v1?x=1", {}, page="/kv_event_sources")
+    assert beside.url == "http://gpu0:8000/kv_event_sources"
 
 
 @pytest.mark.parametrize("value", ["a\r\nb", "a\nb", "a\0b"])

@@ -7,7 +7,11 @@ import contextlib
 import os
 import threading
 from abc import ABC, abstractmethod
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Coroutine
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TypeVar
+
+_T = TypeVar("_T")
 
 
 class LoopThread(ABC):
@@ -53,3 +57,24 @@ class LoopThread(ABC):
         finally:
             names.shutdown(wait=False, cancel_futures=True)  # a hanging name server must not hold up `stop`
             self._loop.close()
+
+
+class TaskThread(LoopThread):
+    """Runs coroutines that other threads give it."""
+
+    def run(self, coroutine: Coroutine[object, object, _T]) -> Future[_T]:
+        """Begin with a coroutine; return its future."""
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+
+    def stop(self) -> None:
+        """Cancel what still runs, and wait for the thread. Idempotent."""
+        self._end()
+
+    async def _main(self) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            tasks = asyncio.all_tasks() - {asyncio.current_task()}
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)

@@ -172,7 +172,7 @@ class FakeFleet(Failing):
             return
         try:
             for replica in self._replicas.values():
-                self._thread.run(replica.stop())
+                self._thread.wait(replica.stop())
         finally:
             self._thread.stop()
             for replica in self._replicas.values():
@@ -227,7 +227,7 @@ class FakeFleet(Failing):
         port = self._first_port + self._added if self._first_port else 0
         address = UnixAddress(self._socket_folder() / f"{name}.sock") if self._uds else TcpAddress(port)
         replica = thread.call(Replica, name, options, self._shared, seed, address)
-        thread.run(replica.start())
+        thread.wait(replica.start())
         worker = FakeWorker(replica, thread)
         self._added += 1
         self._replicas[worker] = replica

@@ -63,7 +63,7 @@ class FakeWorker(Failing):
 
     def heal(self) -> None:
         """Forget the faults planned here and the worker's own rates, let stalled requests go, listen again."""
-        self._thread.run(self._replica.heal())
+        self._thread.wait(self._replica.heal())
 
     def reset_cache(self) -> None:
         """Drop the prefix cache, as vLLM's `/reset_prefix_cache` does: its event comes with the next change."""
@@ -71,7 +71,7 @@ class FakeWorker(Failing):
 
     def stop(self) -> None:
         """Go down as a killed process does. Its address stays its own."""
-        self._thread.run(self._replica.stop())
+        self._thread.wait(self._replica.stop())
 
     def start(self, *, restart: bool = False) -> None:
         """Come up again at the same address.
@@ -80,7 +80,7 @@ class FakeWorker(Failing):
             restart: Come up with an empty cache, and with metrics that start from 0. Otherwise both are kept, as if
                 only the network had been away.
         """
-        self._thread.run(self._replica.start(restart=restart))
+        self._thread.wait(self._replica.start(restart=restart))
 
     def _copy_counts(self) -> Counts:
         counts = copy.copy(self._replica.counts)
@@ -89,7 +89,7 @@ class FakeWorker(Failing):
 
     def _plan(self, fault: Fault, times: int | None) -> None:
         if fault.kind == "refuse" and times is None:
-            self._thread.run(self._replica.refuse())
+            self._thread.wait(self._replica.refuse())
         else:
             self._thread.call(self._replica.plan.add, fault, times)
 

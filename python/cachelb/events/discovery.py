@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Final, TypeAlias
 
 from cachelb.events.endpoints import Endpoint, worker_host
-from cachelb.loops import LoopThread
+from cachelb.loops import TaskThread
 from cachelb.sources.http import PageError, metrics_address
 
 Found: TypeAlias = Mapping[int, Endpoint] | Exception
@@ -21,7 +21,7 @@ _JOIN_S: Final = 5.0
 _ANY_HOST: Final = ("tcp://*:", "tcp://0.0.0.0:", "tcp://[::]:", "tcp://:::")
 
 
-class Discovery(LoopThread):
+class Discovery(TaskThread):
     """Fetches `/kv_event_sources` of workers."""
 
     def __init__(self) -> None:
@@ -30,25 +30,11 @@ class Discovery(LoopThread):
 
     def ask(self, key: str, address: str) -> None:
         """Ask a worker; its answer appears in `answers` some time later. `address` is the key with its credentials."""
-        asyncio.run_coroutine_threadsafe(self._fetch(key, address), self._loop)
+        self.run(self._fetch(key, address))
 
     def answers(self) -> list[tuple[str, Found]]:
         """Return the answers that came: endpoints by rank, or why there are none."""
         return [self._answers.popleft() for _ in range(len(self._answers))]
-
-    def stop(self) -> None:
-        """End the thread. Idempotent."""
-        self._end()
-
-    async def _main(self) -> None:
-        """Fetch until cancelled."""
-        try:
-            await asyncio.Event().wait()
-        finally:
-            tasks = asyncio.all_tasks() - {asyncio.current_task()}
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _fetch(self, key: str, address: str) -> None:
         from cachelb.sources.pages import PageClient

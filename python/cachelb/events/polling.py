@@ -16,7 +16,7 @@ from cachelb._core import PolledEvents, worker_name
 from cachelb.events.calls import Caller, Calls
 from cachelb.events.stats import PollStats
 from cachelb.sources.http import PageError, metrics_address
-from cachelb.sources.polled_run import Place, PolledRun
+from cachelb.sources.polled_run import Place, PolledRun, backoff_s
 
 if TYPE_CHECKING:
     import ssl
@@ -32,8 +32,6 @@ _FOLLOW_S: Final = 0.1
 _JOIN_S: Final = 5.0
 _GRACE_S: Final = 1.0
 """Seconds that `stop` waits for calls of a `fetch` that is not async, which it cannot interrupt."""
-_LONGEST_BACKOFF_S: Final = 5.0
-_MOST_DOUBLINGS: Final = 16
 _MOST_BYTES: Final = 64 << 20
 _MOST_EVENTS: Final = 1 << 20
 _NAME_THREADS: Final = 8
@@ -96,9 +94,8 @@ class WorkerPoller:
 
     async def _poll_with(self, fetch: Callable[[], Awaitable[Events]]) -> None:
         while await self._poll(fetch):
-            doublings = min(self._failures, _MOST_DOUBLINGS)
-            longest = max(self._settings.interval_s, _LONGEST_BACKOFF_S)
-            await asyncio.sleep(min(self._settings.interval_s * 2.0**doublings, longest))
+            pause_s = backoff_s(self._settings.interval_s, self._failures)
+            await asyncio.sleep(pause_s)
 
     async def _poll(self, fetch: Callable[[], Awaitable[Events]]) -> bool:
         """Fetch the next events and apply them; return whether the worker is still registered."""

@@ -6,13 +6,17 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Iterable
-from typing import Generic, Protocol, TypeAlias, TypeVar
+from typing import Final, Generic, Protocol, TypeAlias, TypeVar
 
 from cachelb.loops import LoopThread
 from cachelb.sources.http import address_of
 
 Place: TypeAlias = tuple[str, int]
 """Address of a worker, with its credentials, and its number of ranks."""
+
+
+_LONGEST_BACKOFF_S: Final = 5.0
+_MOST_DOUBLINGS: Final = 16
 
 
 class Polls(Protocol):
@@ -137,3 +141,8 @@ class PolledRun(LoopThread, Generic[_P]):
         """Log that a worker is no longer polled; only an error of this package ends a task by itself."""
         if not task.cancelled() and (error := task.exception()) is not None:
             self._log.error("polling of a worker has ended", exc_info=error)
+
+
+def backoff_s(interval_s: float, failures: int) -> float:
+    """Return the interval after so many failures in a row: 2, 4, 8 times as long, up to 5 seconds."""
+    return max(interval_s, min(interval_s * 2.0 ** min(failures, _MOST_DOUBLINGS), _LONGEST_BACKOFF_S))

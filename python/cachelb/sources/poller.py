@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from cachelb._core import worker_name
 from cachelb.poll_stats import WorkerPolls
 from cachelb.sources.http import PageError, metrics_address
+from cachelb.sources.polled_run import backoff_s
 from cachelb.sources.prometheus_text import read_metrics_page
 from cachelb.sources.restarts import Restarts
 from cachelb.sources.throughput import Throughput
@@ -27,9 +28,6 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("cachelb.sources.metrics")
 _NO_FACTS = (None, None, None)
-
-_LONGEST_BACKOFF_S = 5.0
-_MOST_DOUBLINGS = 16
 
 PATIENCE_S = 6.0
 """Seconds that an answer is waited for in any case: busy engines take five, and one that hangs must be recognised."""
@@ -239,4 +237,4 @@ def pause_s(interval_s: float, took_s: float, failures: int) -> float:
     """
     if failures == 0:
         return max(interval_s - took_s, took_s)
-    return max(interval_s, min(interval_s * 2.0 ** min(failures, _MOST_DOUBLINGS), _LONGEST_BACKOFF_S))
+    return backoff_s(interval_s, failures)

@@ -49,8 +49,8 @@ pub use cachelb_policy::{Content, Placements};
 
 pub use crate::admission::{GateId, Order, Passage, PendingLimits, Tenant, Ticket};
 pub use crate::assembly::{Assembly, assemble};
+pub use crate::bookings::Booking;
 pub use crate::bookings::capture::{Capture, Captured, Renamed};
-pub use crate::bookings::decisions::Booking;
 pub use crate::bookings::ledger::{
     Counters, Ending, Funnel, Ledger, Record, ShadowPick, ShadowTally, Usage, WorkerState,
 };
@@ -95,12 +95,10 @@ use cachelb_core::error::{Error, Result};
 use cachelb_core::rng::Rng;
 
 use crate::bookings::affinity::Affinity;
-use crate::bookings::decisions::{Decisions, LoadBook};
+use crate::bookings::{Bookings, LoadBook};
 use crate::fleet::failing_prompts::FailingPrompts;
 use crate::indexes::blocks::Blocks;
-use crate::indexes::checks::Checks;
 use crate::select::candidates::{Candidates, condition};
-use crate::select::predictions::Predictions;
 
 /// A fleet, its loads, and per model a block index and rules.
 #[derive(Debug)]
@@ -110,11 +108,9 @@ pub struct Selector {
     pub(crate) fleet: Fleet,
     pub(crate) pools: Pools,
     pub(crate) candidates: Candidates,
-    pub(crate) decisions: Decisions,
+    pub(crate) bookings: Bookings,
     pub(crate) affinity: Affinity,
     pub(crate) trace: Trace,
-    pub(crate) checks: Checks,
-    pub(crate) predictions: Predictions,
     pub(crate) failing_prompts: FailingPrompts,
     pub(crate) gates: Gates,
     /// Open while the prompts of decisions are recorded.
@@ -134,11 +130,9 @@ impl Selector {
             fleet: Fleet::default(),
             pools,
             candidates: Candidates::default(),
-            decisions: Decisions::new(settings.records),
+            bookings: Bookings::new(settings.records),
             affinity: Affinity::default(),
             trace: Trace::default(),
-            checks: Checks::default(),
-            predictions: Predictions::default(),
             failing_prompts: FailingPrompts::default(),
             gates: Gates::default(),
             capture: None,
@@ -162,8 +156,6 @@ impl Selector {
     /// Returns how many bookings were open.
     pub fn forget_bookings(&mut self) -> usize {
         self.trace = Trace::default();
-        self.checks = Checks::default();
-        self.predictions = Predictions::default();
         self.failing_prompts = FailingPrompts::default();
         self.fleet.forget_probes();
         self.gates.forget();
@@ -171,7 +163,7 @@ impl Selector {
         self.sharing = None;
         self.pools.each_rule(|rule| rule.ended_all());
         self.pools.change_all(|_| true, Blocks::forget_bookings);
-        self.decisions.forget(self.settings.records)
+        self.bookings.forget(self.settings.records)
     }
 
     /// The workers, to change them.
@@ -210,18 +202,18 @@ impl Selector {
     /// The load book.
     #[must_use]
     pub fn book(&self) -> &LoadBook {
-        &self.decisions.book
+        &self.bookings.book
     }
 
     /// Counters and records.
     #[must_use]
     pub fn ledger(&self) -> &Ledger {
-        &self.decisions.ledger
+        &self.bookings.ledger
     }
 
     /// As [`Self::ledger`], to count.
     pub fn ledger_mut(&mut self) -> &mut Ledger {
-        &mut self.decisions.ledger
+        &mut self.bookings.ledger
     }
 
     /// Who waits for room.
@@ -277,7 +269,7 @@ impl Selector {
     pub fn validate(&self) -> Result<()> {
         let remote = self.sharing.as_ref().map(|sharing| sharing.bookings());
         let is_remote = |id| remote.as_ref().is_some_and(|remote| remote.contains(&id));
-        self.decisions.validate(is_remote)?;
+        self.bookings.validate(is_remote)?;
         self.gates.validate()?;
         self.sharing.as_ref().map_or(Ok(()), |s| s.validate())?;
         let book = self.book();

@@ -12,12 +12,11 @@ use cachelb_core::ids::{Medium, Millis, SequenceHash, WorkerId};
 use cachelb_events::{Fault, FeedState, Finding, Heard, Worth};
 
 use crate::Selector;
-use crate::bookings::ledger::Ledger;
+use crate::bookings::Bookings;
 use crate::fleet::Fleet;
 use crate::fleet::block_sizes::{Disagreement, Facts};
 use crate::fleet::worker::{Announced, FeedStatus, Member};
 use crate::indexes::Pools;
-use crate::indexes::checks::Checks;
 use crate::indexes::pool::Pool;
 use crate::request::PoolId;
 use crate::select::predictions;
@@ -33,8 +32,7 @@ pub struct Feed<'a> {
     home: PoolId,
     fleet: &'a mut Fleet,
     pools: &'a mut Pools,
-    checks: &'a mut Checks,
-    ledger: &'a mut Ledger,
+    bookings: &'a mut Bookings,
 }
 
 impl Selector {
@@ -46,8 +44,7 @@ impl Selector {
             home,
             fleet: &mut self.fleet,
             pools: &mut self.pools,
-            checks: &mut self.checks,
-            ledger: &mut self.decisions.ledger,
+            bookings: &mut self.bookings,
         })
     }
 }
@@ -78,12 +75,10 @@ impl Feed<'_> {
             self.withdraw_all();
         }
         if !feed.is_some_and(FeedStatus::is_caught_up) {
-            self.checks.lose_track(self.worker);
+            self.bookings.lose_track(self.worker);
         }
         let behind = feed.is_some_and(|feed| feed.state == FeedState::Suspect);
-        if let Some(blocks) = self.pools[self.home].blocks_mut() {
-            blocks.leases.set_behind(self.worker.slot, behind);
-        }
+        self.bookings.deadlines.set_behind(self.worker.slot, behind);
         self.set(Facts::default(), feed);
     }
 
@@ -99,7 +94,7 @@ impl Feed<'_> {
 
     fn set(&mut self, facts: Facts, status: Option<FeedStatus>) {
         let (is_resized, disagrees) = self.fleet.learn(self.worker, facts, status);
-        self.ledger.counters.size_disagreements += u64::from(disagrees);
+        self.bookings.ledger.counters.size_disagreements += u64::from(disagrees);
         if let Some(member) = self.fleet.member(self.worker).filter(|_| is_resized) {
             self.pools.add_worker(self.worker, member);
         }
@@ -108,13 +103,14 @@ impl Feed<'_> {
     /// Messages of the engine are lost for good: the worker's blocks count for a limited time, if they are in device
     /// memory. Returns the blocks that events had confirmed.
     pub fn doubt(&mut self, now: Millis) -> u64 {
-        self.checks.lose_track(self.worker);
+        self.bookings.lose_track(self.worker);
         let ttl_ms = self.pools[self.home].placements().ttl_ms;
         let ttl_ms = ttl_ms.unwrap_or(DOUBT_MS).min(DOUBT_MS);
         let until = Some(Millis(now.0.saturating_add(ttl_ms)));
         let worker = self.worker;
+        let leases = self.bookings.leases(worker);
         self.pools
-            .change(self.home, |blocks| blocks.doubt(worker, until))
+            .change(self.home, |blocks| blocks.doubt(worker, leases, until))
     }
 
     /// The worker holds `hashes`, a chain behind `parent`, in `medium`; expected blocks among them have arrived.
@@ -146,10 +142,10 @@ impl Feed<'_> {
             self.mark(hash, medium);
         }
         if let Some(&last) = hashes.last()
-            && self.pools[home].awaits_events()
+            && let Some(depth) = self.followed_depth(last)
         {
-            self.pools
-                .change(home, |blocks| blocks.confirmed(worker, last, now));
+            let bookings = &mut *self.bookings;
+            bookings.confirmed(worker, depth, last, now, &mut self.pools.renewing());
         }
         let member = self.fleet.member(worker);
         let feed = member.and_then(Member::feed);
@@ -164,19 +160,35 @@ impl Feed<'_> {
     /// The worker no longer holds `hashes` in `medium`, nor is anything of them on its way if that is device memory. Returns
     /// how many it held there.
     pub fn withdraw(&mut self, hashes: &[SequenceHash], medium: Medium) -> u32 {
-        let (worker, checks) = (self.worker, &mut *self.checks);
-        self.pools.change(self.home, |blocks| {
-            if medium == Medium::Gpu {
-                blocks.given_up(worker, hashes, checks);
+        let worker = self.worker;
+        if medium == Medium::Gpu {
+            for &hash in hashes {
+                self.give_up(hash, true);
             }
+        }
+        self.pools.change(self.home, |blocks| {
             let (index, _) = blocks.index_mut();
             index.remove(worker, hashes, Some(medium)).unwrap_or(0)
         })
     }
 
+    /// How many blocks are before `hash` in its chain, if that is known and requests of the worker are followed.
+    fn followed_depth(&self, hash: SequenceHash) -> Option<usize> {
+        let mut followed = self.bookings.followed.of(self.worker.slot);
+        followed.next()?;
+        self.pools[self.home].blocks()?.depth_of(hash)
+    }
+
+    /// The worker does not hold `hash`, or, unless `is_gone`, has no mark on it.
+    fn give_up(&mut self, hash: SequenceHash, is_gone: bool) {
+        if let Some(depth) = self.followed_depth(hash) {
+            self.bookings.given_up(self.worker, depth, hash, is_gone);
+        }
+    }
+
     /// The worker holds nothing in its home pool. Returns the blocks it held.
     pub fn withdraw_all(&mut self) -> u64 {
-        self.checks.start_over(self.worker);
+        self.bookings.start_over(self.worker);
         let worker = self.worker;
         self.pools.change(self.home, |blocks| blocks.clear(worker))
     }
@@ -214,9 +226,10 @@ impl Feed<'_> {
 
     /// Not all of them can any more. Returns whether they could.
     pub fn unmark(&mut self, hash: SequenceHash) -> bool {
-        let (worker, checks) = (self.worker, &mut *self.checks);
+        self.give_up(hash, false);
+        let worker = self.worker;
         self.pools
-            .change(self.home, |blocks| blocks.unmark(worker, hash, checks))
+            .change(self.home, |blocks| blocks.unmark(worker, hash))
     }
 
     /// A message of the engine was applied. Returns the findings about the engine.
@@ -232,7 +245,7 @@ impl Feed<'_> {
     pub fn drafts(&self) -> bool {
         let member = self.fleet.member(self.worker);
         let stated = member.is_some_and(|member| member.profile.engine.drafts());
-        stated || self.checks.drafts(self.worker)
+        stated || self.bookings.checks.drafts(self.worker)
     }
 
     /// Why the engine's announcements cannot be true, if so.
@@ -246,17 +259,17 @@ impl Feed<'_> {
             return Some(Fault::Capacity);
         }
         if !message.is_exact {
-            self.checks.lose_track(self.worker);
+            self.bookings.lose_track(self.worker);
             return None;
         }
-        let suspicious = self.checks.caught_up(self.worker, message.until);
+        let suspicious = self.bookings.caught_up(self.worker, message.until);
         suspicious.then_some(Fault::CachedTokens)
     }
 
     /// Requests whose cached tokens were compared with the promise of events, and those that found less.
     #[must_use]
     pub fn checked(&self) -> (u64, u64) {
-        self.checks.totals(self.worker)
+        self.bookings.checks.totals(self.worker)
     }
 
     /// Why the block size of the engine is not sure, `None` if its sources agree.

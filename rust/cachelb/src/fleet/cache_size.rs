@@ -52,7 +52,7 @@ impl Selector {
     /// Blocks of `size` tokens that requests hold in the cache of the engine behind `ranks` by a report. `None` if that does
     /// not follow from it.
     fn held_blocks(&self, ranks: &[WorkerId], report: &Report, size: u32) -> Option<f64> {
-        let book = &self.decisions.book;
+        let book = &self.bookings.book;
         let loads = || ranks.iter().filter_map(|rank| book.loads.get(*rank));
         let sum = |column: fn(&Load) -> u64| loads().map(column).sum::<u64>() as f64;
         let (own, pending) = (sum(|l| l.inflight.into()), sum(|l| l.pending.into()));

@@ -57,7 +57,7 @@ impl Selector {
         member.first_tokens = (member.first_tokens + 1) % FIRST_TOKENS;
         let gpu = member.profile.gpu.clone();
         let gpu = gpu.filter(|_| member.first_tokens == 0)?;
-        let speed = |id| self.decisions.book.loads.get(id)?.speed.get();
+        let speed = |id| self.bookings.book.loads.get(id)?.speed.get();
         let same = self
             .fleet
             .current()

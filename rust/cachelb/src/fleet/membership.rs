@@ -37,7 +37,7 @@ impl Workers<'_> {
             return id;
         }
         let id = s.fleet.add(name, profile, now);
-        s.decisions.book.add_worker(id);
+        s.bookings.book.add_worker(id);
         if let Some(member) = s.fleet.member(id) {
             s.pools.add_worker(id, member);
         }
@@ -83,7 +83,7 @@ impl Workers<'_> {
     /// [`Error::InvalidSetting`].
     pub fn set_weight(&mut self, name: &str, weight: f64) -> Result<()> {
         let id = self.find_or_add(name);
-        let book = &mut self.0.decisions.book;
+        let book = &mut self.0.bookings.book;
         book.loads.set_weight(id, weight)
     }
 
@@ -104,7 +104,7 @@ impl Workers<'_> {
             return Ok(0);
         }
         let s = &mut *self.0;
-        let book = &mut s.decisions.book;
+        let book = &mut s.bookings.book;
         let share = report.share(ranks.len());
         for &rank in &ranks {
             book.loads.set_report(rank, share)?;
@@ -119,7 +119,7 @@ impl Workers<'_> {
         let Some(grace) = s.settings.reconcile_grace_ms else {
             return Ok(0);
         };
-        let lost = s.decisions.book.lost(&ranks, live, report.at, grace);
+        let lost = s.bookings.book.lost(&ranks, live, report.at, grace);
         for &booking in &lost {
             s.close(booking, Ending::Reconciled, Usage::default(), now);
         }
@@ -195,7 +195,7 @@ impl Workers<'_> {
 
     /// The worker of a booking asked to be left alone for a while, which counts no failure.
     pub fn rest(&mut self, id: BookingId, rest_ms: u64, now: Millis) {
-        if let Some(worker) = self.0.decisions.book.bookings.worker(id) {
+        if let Some(worker) = self.0.bookings.book.bookings.worker(id) {
             let fleet = &mut self.0.fleet;
             fleet.change_health(worker, |health| health.pushed_back(rest_ms, now));
         }
@@ -253,7 +253,7 @@ impl Workers<'_> {
             s.pools.each_rule(|rule| rule.cache_lost(order));
         }
         if !has_feed {
-            s.checks.start_over(id);
+            s.bookings.start_over(id);
             s.pools.change_all(|_| true, |blocks| blocks.clear(id));
         }
     }
@@ -275,7 +275,7 @@ impl Workers<'_> {
         let s = &mut *self.0;
         let draining = s.fleet.member(worker).is_some_and(|member| member.draining);
         if draining
-            && s.decisions.book.loads.inflight(worker) == 0
+            && s.bookings.book.loads.inflight(worker) == 0
             && let Some(name) = s.fleet.name(worker)
         {
             self.remove(&name);
@@ -310,8 +310,7 @@ impl Workers<'_> {
             return false;
         };
         s.sharing_mut().unbook(id);
-        s.decisions.book.remove_worker(id);
-        s.checks.remove(id.slot);
+        s.bookings.remove_worker(id);
         s.pools.each_rule(|rule| rule.forget(order));
         s.pools
             .change_all(|_| true, |blocks| blocks.remove_worker(id));

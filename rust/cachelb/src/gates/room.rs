@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use cachelb_core::ids::WorkerId;
 
 use crate::admission::{Bounds, Class};
-use crate::bookings::decisions::LoadBook;
+use crate::bookings::LoadBook;
 use crate::fleet::Fleet;
 use crate::fleet::health::Sleep;
 use crate::fleet::offers::Offers;

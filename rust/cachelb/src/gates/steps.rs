@@ -379,7 +379,7 @@ impl Selector {
             if gate.waiting().0 == 0 {
                 continue;
             }
-            let sources = (&self.settings, &self.fleet, &self.decisions.book);
+            let sources = (&self.settings, &self.fleet, &self.bookings.book);
             let bounds = gate.bounds(self.sharing.is_some(), now);
             let mut room = Room::find(gate.callable(), bounds, sources);
             while !room.is_empty() {
@@ -467,7 +467,7 @@ impl Selector {
         let Some(oldest) = now.0.checked_sub(self.settings.booking_ttl_ms) else {
             return;
         };
-        for booking in self.decisions.book.silent_since(Millis(oldest)) {
+        for booking in self.bookings.book.silent_since(Millis(oldest)) {
             self.close(booking, Ending::Expired, Usage::default(), now);
             self.gates.iter_mut().for_each(|gate| gate.round += 1);
         }
@@ -495,7 +495,7 @@ impl Selector {
     }
 
     fn count(&mut self, error: &Error) {
-        let ledger = &mut self.decisions.ledger;
+        let ledger = &mut self.bookings.ledger;
         match error {
             Error::Overloaded { .. } => ledger.counters.overloaded += 1,
             Error::NoCandidate | Error::Refused(_) => ledger.counters.no_worker += 1,

@@ -9,9 +9,7 @@ use cachelb_core::owners::{Orphaned, Owners};
 use cachelb_core::radix_tree::RadixTree;
 use cachelb_policy::{Ended, Placements, Segment};
 
-use crate::indexes::checks::Checks;
 use crate::indexes::known_ends::KnownEnds;
-use crate::indexes::unconfirmed::Leases;
 
 /// The blocks of one model.
 #[derive(Debug)]
@@ -22,8 +20,6 @@ pub(crate) struct Blocks {
     is_answered: bool,
     /// Bookings that wait for placements on workers without events.
     unconfirmed: Owners<SequenceHash>,
-    /// Placements on workers with events.
-    pub leases: Leases,
     /// Where answers of workers without events ended that are known.
     pub known_ends: KnownEnds,
     /// Whether blocks were ever to expire: by their time to live, since another router placed them, or since they are
@@ -130,7 +126,6 @@ impl Blocks {
             depths: Depths::default(),
             is_answered: false,
             unconfirmed: Owners::new(placements.max_blocks_per_worker as usize),
-            leases: Leases::default(),
             known_ends: KnownEnds::default(),
             expires: placements.ttl_ms.is_some(),
             is_doubtful: false,
@@ -168,16 +163,7 @@ impl Blocks {
     }
 
     /// It cannot any more. Returns whether it could.
-    pub fn unmark(&mut self, worker: WorkerId, hash: SequenceHash, checks: &mut Checks) -> bool {
-        if checks.follows(worker) {
-            let depth = self
-                .index
-                .exact()
-                .and_then(|index| index.chains().depth_of(hash));
-            if let Some(depth) = depth {
-                checks.given_up(worker, depth as usize, hash);
-            }
-        }
+    pub fn unmark(&mut self, worker: WorkerId, hash: SequenceHash) -> bool {
         let index = self.index.exact_mut();
         index.is_ok_and(|index| index.unmark(worker, hash).unwrap_or(false))
     }
@@ -215,7 +201,6 @@ impl Blocks {
 
     fn forget_placements(&mut self, worker: WorkerId) {
         self.unconfirmed.forget(worker.slot);
-        self.leases.forget(worker.slot);
         self.known_ends.forget(worker.slot);
     }
 
@@ -223,7 +208,6 @@ impl Blocks {
     pub fn forget_bookings(&mut self) {
         self.lost = Lost::default();
         self.unconfirmed.clear();
-        self.leases.clear();
     }
 
     /// From now on blocks may expire that another router placed, that a shared cache announced, or that a request
@@ -234,14 +218,19 @@ impl Blocks {
 
     /// A message of the worker's engine is lost: blocks that it announced, and blocks that it was sent and did not
     /// announce, count until `until`. Returns the blocks that were confirmed.
-    pub fn doubt(&mut self, worker: WorkerId, until: Option<Millis>) -> u64 {
+    pub fn doubt<'l>(
+        &mut self,
+        worker: WorkerId,
+        leases: impl Iterator<Item = (&'l [SequenceHash], usize)>,
+        until: Option<Millis>,
+    ) -> u64 {
         (self.expires, self.is_doubtful) = (true, true);
         // A worker that is not in the index holds nothing there.
         let doubted = self.index.doubt(worker, until).unwrap_or(0);
         if let Ok(index) = self.index.exact_mut() {
-            self.leases.each(worker, |path, confirmed| {
+            for (path, confirmed) in leases {
                 let _ = index.expect(worker, path, confirmed as u32, None, until);
-            });
+            }
             let _ = index.fit_speculative(worker);
         }
         doubted
@@ -259,53 +248,34 @@ impl Blocks {
 
     /// Whether [`Self::expire`] has something to do.
     pub fn is_due(&self, now: Millis) -> bool {
-        if !self.expires && !self.leases.used() {
-            return false;
-        }
-        // Without an end of their own, blocks have no deadline in the index, but leases on them end.
-        let next = self.index.next_expiry();
-        next.is_some_and(|due| due <= now) || self.leases.is_due(now)
+        let next = self.expires.then(|| self.index.next_expiry());
+        next.flatten().is_some_and(|due| due <= now)
     }
 
     /// Drops blocks whose time to live is over.
     pub fn expire(&mut self, now: Millis) {
-        self.leases.lapse(now, &mut renewing(&mut self.index));
         self.index.expire(now);
     }
 
-    /// An event of the worker announced a chain that ends with `last`.
-    pub fn confirmed(&mut self, worker: WorkerId, last: SequenceHash, now: Millis) {
-        let index = self.index.exact();
-        if let Some(depth) = index.and_then(|index| index.chains().depth_of(last)) {
-            let (depth, renew) = (depth as usize, &mut renewing(&mut self.index));
-            self.leases.confirmed(worker, depth, last, now, renew);
-        }
-    }
-
-    /// An event of the worker gave up `hashes`: they are neither expected nor promised any more.
-    pub fn given_up(&mut self, worker: WorkerId, hashes: &[SequenceHash], checks: &mut Checks) {
-        if self.leases.is_empty() && !checks.follows(worker) {
-            return;
-        }
-        let index = self.index.exact();
-        for &hash in hashes {
-            if let Some(depth) = index.and_then(|index| index.chains().depth_of(hash)) {
-                self.leases.given_up(worker, depth as usize, hash);
-                checks.given_up(worker, depth as usize, hash);
-            }
-        }
+    /// How many blocks are before `hash` in its chain, if it is known.
+    pub fn depth_of(&self, hash: SequenceHash) -> Option<usize> {
+        let depth = self.index.exact()?.chains().depth_of(hash)?;
+        Some(depth as usize)
     }
 
     /// The worker of a booking answered.
-    pub fn proven(&mut self, worker: WorkerId, booking: BookingId, now: Millis) {
+    pub fn proven(&mut self, booking: BookingId) {
         self.unconfirmed.proven(booking);
-        let renew = &mut renewing(&mut self.index);
-        self.leases.answered(worker, booking, now, renew);
     }
 
-    /// A booking closed before its first token. Blocks that it alone brought are taken back if it failed.
-    pub fn ended(&mut self, worker: WorkerId, booking: BookingId, ended: Ended) {
-        let expected = self.leases.take(worker, booking);
+    /// A booking closed before its first token. Blocks that it alone brought are taken back if it failed, and so are
+    /// those that only it `expected`.
+    pub fn ended(
+        &mut self,
+        (worker, booking): (WorkerId, BookingId),
+        ended: Ended,
+        expected: &[SequenceHash],
+    ) {
         if ended == Ended::Served {
             self.unconfirmed.proven(booking);
             return;
@@ -315,7 +285,7 @@ impl Blocks {
             gone += index.take_back(worker, &path, keep).unwrap_or(0);
         }
         if !expected.is_empty() {
-            let expected = index.remove(worker, &expected, Some(Medium::Speculative));
+            let expected = index.remove(worker, expected, Some(Medium::Speculative));
             gone += expected.unwrap_or(0);
         }
         self.lost.failed += u64::from(gone);
@@ -325,15 +295,5 @@ impl Blocks {
     pub fn lost(&self) -> Lost {
         let index = self.index.stats();
         Lost { index, ..self.lost }
-    }
-}
-
-/// Moves deadlines in the index. Blocks that it has no room for keep theirs.
-fn renewing(index: &mut Store) -> impl FnMut(WorkerId, &[SequenceHash], usize, Millis) {
-    |worker, path, from, until| {
-        // A worker that is not in the index is expected to hold nothing there.
-        if let Ok(index) = index.exact_mut() {
-            let _ = index.expect(worker, path, from as u32, None, Some(until));
-        }
     }
 }

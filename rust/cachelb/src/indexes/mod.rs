@@ -4,7 +4,6 @@
 
 pub(crate) mod blocks;
 pub(crate) mod budget;
-pub(crate) mod checks;
 pub(crate) mod known_ends;
 pub(crate) mod pool;
 pub(crate) mod reusable;
@@ -12,7 +11,6 @@ pub(crate) mod rules;
 pub(crate) mod shared_cache;
 pub(crate) mod shared_credit;
 pub(crate) mod shared_readers;
-pub(crate) mod unconfirmed;
 
 use std::ops::{Index, IndexMut};
 
@@ -152,35 +150,41 @@ impl Pools {
     }
 
     /// The worker of a booking answered; `first_token` unless only its end was reported.
-    pub(crate) fn proven(
-        &mut self,
-        id: PoolId,
-        (worker, booking): (WorkerId, BookingId),
-        first_token: Option<Millis>,
-        now: Millis,
-    ) {
-        let proven = |blocks: &mut Blocks| blocks.proven(worker, booking, now);
-        if self[id].awaits_events() {
-            self.change(id, proven);
-        } else {
-            self[id].blocks_mut().map(proven);
+    pub(crate) fn proven(&mut self, id: PoolId, booking: BookingId, first_token: Option<Millis>) {
+        if let Some(blocks) = self[id].blocks_mut() {
+            blocks.proven(booking);
         }
         let rules = &mut self[id].rules;
         rules.each(|rule| rule.proven(booking, first_token));
     }
 
-    /// A booking closed; `is_proven` if its worker answered.
+    /// Moves the deadlines of blocks that events should confirm. Those that an index has no room for keep theirs.
+    pub(crate) fn renewing(
+        &mut self,
+    ) -> impl FnMut(WorkerId, PoolId, &[SequenceHash], usize, Millis) {
+        |worker, id, path, confirmed, until| {
+            self.change(id, |blocks| {
+                // A worker that is not in the index is expected to hold nothing there.
+                if let Ok(index) = blocks.index_mut().0.exact_mut() {
+                    let _ = index.expect(worker, path, confirmed as u32, None, Some(until));
+                }
+            });
+        }
+    }
+
+    /// A booking closed. `expected`: the blocks that events should have confirmed for it alone; `None` if its worker
+    /// answered.
     pub(crate) fn ended(
         &mut self,
         id: PoolId,
-        (worker, booking): (WorkerId, BookingId),
+        booked: (WorkerId, BookingId),
         ended: Ended,
-        is_proven: bool,
+        expected: Option<&[SequenceHash]>,
     ) {
         let rules = &mut self[id].rules;
-        rules.each(|rule| rule.ended(booking, ended));
-        if !is_proven {
-            self.change(id, |blocks| blocks.ended(worker, booking, ended));
+        rules.each(|rule| rule.ended(booked.1, ended));
+        if let Some(expected) = expected {
+            self.change(id, |blocks| blocks.ended(booked, ended, expected));
         }
     }
 

@@ -137,12 +137,6 @@ impl Pool {
         held.unwrap_or(0).max(row.overlap)
     }
 
-    /// Whether placements wait for events.
-    pub(crate) fn awaits_events(&self) -> bool {
-        self.blocks()
-            .is_some_and(|blocks| !blocks.leases.is_empty())
-    }
-
     /// Whether some worker's blocks are cut to whole ones of its engine.
     pub(crate) fn is_coarse(&self) -> bool {
         self.is_coarse

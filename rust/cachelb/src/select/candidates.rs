@@ -6,8 +6,8 @@ use cachelb_core::load::Report;
 use cachelb_policy::{Candidate, Media, Prompt, SharedBlocks, Speeds, load_of};
 
 use crate::admission::{Bounds, Terms, why};
+use crate::bookings::LoadBook;
 use crate::bookings::affinity::Affinity;
-use crate::bookings::decisions::LoadBook;
 use crate::fleet::Fleet;
 use crate::fleet::health::Sleep;
 use crate::fleet::offers::Offers;

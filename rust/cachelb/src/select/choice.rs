@@ -6,7 +6,7 @@ use cachelb_core::load::Known;
 use cachelb_events::FeedState;
 use cachelb_policy::{Active, Choice, Reason, Rng, Rule, View};
 
-use crate::bookings::decisions::LoadBook;
+use crate::bookings::LoadBook;
 use crate::bookings::ledger::WorkerState;
 use crate::fleet::Fleet;
 use crate::fleet::offers::Offers;

@@ -14,28 +14,28 @@ impl Selector {
     /// The first token of a booking arrived: its placement is real.
     pub fn first_token(&mut self, id: BookingId, now: Millis) -> bool {
         self.prove(id, Some(now), now);
-        self.decisions.book.first_token(id, now)
+        self.bookings.book.first_token(id, now)
     }
 
     /// `n` more output tokens arrived.
     pub fn tokens(&mut self, id: BookingId, n: u64, now: Millis) -> bool {
         self.prove(id, Some(now), now);
-        if let Some((worker, _, false)) = self.decisions.get(id) {
+        if let Some((worker, _, false)) = self.bookings.get(id) {
             self.fleet.change_health(worker, |h| h.answered(now));
         }
         self.gates.generated(id, n);
-        self.decisions.book.tokens(id, n, now)
+        self.bookings.book.tokens(id, n, now)
     }
 
     fn prove(&mut self, id: BookingId, first_token: Option<Millis>, now: Millis) {
-        let Some(pending) = self.decisions.book.bookings.pending_tokens(id) else {
+        let Some(pending) = self.bookings.book.bookings.pending_tokens(id) else {
             return;
         };
-        let Some((worker, pool, is_remote)) = self.decisions.get(id) else {
+        let Some((worker, pool, is_remote)) = self.bookings.get(id) else {
             return;
         };
         self.gates.first_token(worker, pending, now);
-        self.decisions.answered(id, now);
+        self.bookings.answered(id, now);
         if !is_remote {
             self.fleet.change_health(worker, |h| h.answered(now));
             self.acquit(id, now);
@@ -45,7 +45,15 @@ impl Selector {
                 sharing.routes(&self.fleet, &self.pools, (id, pool), now);
             }
         }
-        self.pools.proven(pool, (worker, id), first_token, now);
+        self.bookings
+            .lease_answered(id, now, &mut self.pools.renewing());
+        self.pools.proven(pool, id, first_token);
+    }
+
+    /// Moves the deadlines of blocks that are waited for, and drops those whose time to live is over.
+    pub(crate) fn expire_blocks(&mut self, now: Millis) {
+        self.bookings.lapse(now, &mut self.pools.renewing());
+        self.pools.expire(now);
     }
 
     /// Whether the worker of a booking owes it a first token for too long.
@@ -53,7 +61,7 @@ impl Selector {
         let Some(member) = self.fleet.member(worker) else {
             return false;
         };
-        let (book, since) = (&self.decisions.book, member.health.since());
+        let (book, since) = (&self.bookings.book, member.health.since());
         let waited = book.overdue(id, since, now, self.settings.max_report_age_ms);
         waited.is_some_and(is_overdue)
     }
@@ -94,7 +102,7 @@ impl Selector {
         else {
             return;
         };
-        for each in self.failing_prompts.answered(self.decisions.mark(id)) {
+        for each in self.failing_prompts.answered(self.bookings.mark(id)) {
             self.fleet.change_health(each.worker, |health| {
                 if health.since() <= each.at {
                     health.blame(each.blame, breaker, now);
@@ -106,11 +114,11 @@ impl Selector {
     /// The worker of a booking refused the connection, or closed it unanswered: its process seems to be gone. With the
     /// failure that [`Self::close`] then counts, this is half of the breaker's limit.
     pub fn disconnected(&mut self, id: BookingId, now: Millis) {
-        let waiting = self.decisions.book.bookings.pending_tokens(id);
-        let booked = waiting.and_then(|_| self.decisions.get(id));
+        let waiting = self.bookings.book.bookings.pending_tokens(id);
+        let booked = waiting.and_then(|_| self.bookings.get(id));
         if let (Some(breaker), Some((worker, _, false))) = (self.settings.breaker, booked) {
             let failures = breaker.failures.div_ceil(2).saturating_sub(1);
-            let (mark, give_ups) = (self.decisions.mark(id), 0);
+            let (mark, give_ups) = (self.bookings.mark(id), 0);
             self.blame(worker, mark, Blame { failures, give_ups }, now);
         }
     }
@@ -118,7 +126,7 @@ impl Selector {
     /// The worker of a booking made a response called `name`, which it will be asked to continue. Returns whether the
     /// booking is open.
     pub fn responded(&mut self, id: BookingId, name: FamilyName, now: Millis) -> bool {
-        let booked = self.decisions.get(id);
+        let booked = self.bookings.get(id);
         if let Some((worker, pool, _)) = booked {
             self.affinity.made(pool, name, worker, now);
         }
@@ -127,7 +135,7 @@ impl Selector {
 
     /// The request of a booking is the last of the conversation called `name`.
     pub fn finish(&mut self, id: BookingId, name: FamilyName) {
-        if let Some((_, pool, _)) = self.decisions.get(id) {
+        if let Some((_, pool, _)) = self.bookings.get(id) {
             self.affinity.finish(pool, name);
             self.workers_mut().finish_session(&name);
         }
@@ -137,32 +145,32 @@ impl Selector {
     pub fn close(&mut self, id: BookingId, ending: Ending, usage: Usage, now: Millis) -> bool {
         let output = usage.output_tokens;
         self.gates.ended(id, output);
-        let Some((worker, pool, is_remote)) = self.decisions.get(id) else {
+        let Some((worker, pool, is_remote)) = self.bookings.get(id) else {
             return false;
         };
         if ending == Ending::Completed {
             self.prove(id, None, now);
-            self.decisions.book.prefilled(id, now);
+            self.bookings.book.prefilled(id, now);
             let rules = &mut self.pools[pool].rules;
             rules.each(|rule| rule.served(id, output, now));
         }
         if let Some(output) = output {
-            self.decisions.book.counted(id, output, now);
+            self.bookings.book.counted(id, output, now);
         }
-        let mark = self.decisions.mark(id);
+        let mark = self.bookings.mark(id);
         let is_given_up = match ending {
             Ending::Cancelled | Ending::Failed => true,
             // Where no answer is ever reported, this shows nothing.
             Ending::Abandoned => {
-                self.decisions.ledger.counters.endings[Ending::Completed as usize] > 0
+                self.bookings.ledger.counters.endings[Ending::Completed as usize] > 0
             }
             _ => false,
         };
         let gave_up = is_given_up && self.is_overdue(id, worker, now);
-        let Some((phase, record)) = self.decisions.close(id) else {
+        let Some(closed) = self.bookings.close(id) else {
             return false;
         };
-        let is_proven = phase != Phase::Booked;
+        let is_proven = closed.phase != Phase::Booked;
         if !is_remote {
             if let Some(sharing) = &mut self.sharing {
                 sharing.closed(id, ending.ended() == Ended::Failed);
@@ -174,10 +182,14 @@ impl Selector {
                 .cached_tokens
                 .filter(|_| ending == Ending::Completed)
                 .map(|found| (found, usage.prompt_tokens));
-            self.bound(id, pool, found);
             match found {
-                Some(counts) => self.checks.completed(worker, id, counts, now),
-                None => self.checks.ended(worker, id),
+                Some(counts) => {
+                    if let Some(prediction) = closed.prediction {
+                        self.bound((worker, pool), prediction, counts);
+                    }
+                    self.bookings.completed(worker, id, counts, now);
+                }
+                None => self.bookings.unpromise(worker, id, None),
             }
             if let Some(breaker) = self.settings.breaker.filter(|_| !is_proven) {
                 let blame = Blame {
@@ -190,11 +202,12 @@ impl Selector {
             }
         }
         if is_remote || self.fleet.member(worker).is_some() {
-            let booked = (worker, id);
-            self.pools.ended(pool, booked, ending.ended(), is_proven);
+            let expected = (!is_proven).then(|| self.bookings.take_lease(worker, id));
+            let (booked, expected) = ((worker, id), expected.as_deref());
+            self.pools.ended(pool, booked, ending.ended(), expected);
         }
         if !is_remote {
-            self.decisions.ended(ending, record, usage, now);
+            self.bookings.ended(ending, closed.record, usage, now);
         }
         self.workers_mut().leave_if_drained(worker);
         true

@@ -19,7 +19,7 @@ use cachelb_core::load::{BookingId, Work};
 use cachelb_policy::Choice;
 
 use crate::Selector;
-use crate::bookings::decisions::Booking;
+use crate::bookings::Booking;
 use crate::bookings::ledger::{Ending, Record, ShadowPick, Usage, WorkerState};
 use crate::fleet::health::Health;
 use crate::fleet::offers::Offers;
@@ -104,12 +104,12 @@ impl<'a, 'r> Step<'a, 'r> {
     /// Fills in eligibilities, and makes the rows of the candidates.
     pub fn look(&mut self) -> Result<()> {
         let (s, offers, request) = (&mut *self.selector, &mut *self.offers, self.request);
-        s.pools.expire(request.now);
+        s.expire_blocks(request.now);
         s.pools[request.pool].look_up(request);
         let mut from = Sources {
             settings: &s.settings,
             fleet: &mut s.fleet,
-            book: &mut s.decisions.book,
+            book: &mut s.bookings.book,
             affinity: &s.affinity,
             pool: &s.pools[request.pool],
         };
@@ -121,7 +121,7 @@ impl<'a, 'r> Step<'a, 'r> {
         let from = Sources {
             settings: &s.settings,
             fleet: &mut s.fleet,
-            book: &mut s.decisions.book,
+            book: &mut s.bookings.book,
             affinity: &s.affinity,
             pool: &s.pools[request.pool],
         };
@@ -133,7 +133,7 @@ impl<'a, 'r> Step<'a, 'r> {
         let gate = s.gates.get(passage.gate);
         gate.map_or(Ok(()), |gate| {
             let terms = gate.terms(passage, s.sharing.is_some(), request.now);
-            s.candidates.admit(terms, &s.decisions.book, offers)
+            s.candidates.admit(terms, &s.bookings.book, offers)
         })
     }
 
@@ -162,7 +162,7 @@ impl<'a, 'r> Step<'a, 'r> {
     /// The candidates as they are now.
     pub fn scene(&self) -> Scene<'_> {
         let (s, offers, request) = (&*self.selector, &*self.offers, self.request);
-        let (book, rows) = (&s.decisions.book, &s.candidates.rows);
+        let (book, rows) = (&s.bookings.book, &s.candidates.rows);
         Scene::new(&s.settings, &s.fleet, &s.pools, book, rows, offers, request)
     }
 
@@ -170,7 +170,7 @@ impl<'a, 'r> Step<'a, 'r> {
     /// the candidates for the trace; the decision must be booked then.
     pub fn decide(&mut self, notes: bool) -> Result<(Decided, u64)> {
         let s = &mut *self.selector;
-        let (book, rows) = (&s.decisions.book, &s.candidates.rows);
+        let (book, rows) = (&s.bookings.book, &s.candidates.rows);
         let (offers, request) = (&*self.offers, self.request);
         let scene = Scene::new(&s.settings, &s.fleet, &s.pools, book, rows, offers, request);
         let decided = scene.decide(&s.rng).map(|mut decided| {
@@ -183,7 +183,7 @@ impl<'a, 'r> Step<'a, 'r> {
         let is_refused = matches!(decided, Err(Error::NoCandidate | Error::Refused(_)));
         // At a gate it may try again.
         if is_refused && !self.dry_run && request.passage.is_none() {
-            s.decisions.ledger.counters.no_worker += 1;
+            s.bookings.ledger.counters.no_worker += 1;
         }
         decided
     }
@@ -194,7 +194,7 @@ impl<'a, 'r> Step<'a, 'r> {
             return Ok(decided.pick);
         }
         let s = &mut *self.selector;
-        let (book, rows) = (&s.decisions.book, &s.candidates.rows);
+        let (book, rows) = (&s.bookings.book, &s.candidates.rows);
         let (offers, request) = (&*self.offers, self.request);
         let scene = Scene::new(&s.settings, &s.fleet, &s.pools, book, rows, offers, request);
         note(&mut s.trace, &scene, &mut decided, s.settings.records > 0);
@@ -212,7 +212,7 @@ impl<'a, 'r> Step<'a, 'r> {
             estimate_ms: decided.choice.estimate_ms,
             block_size: s.pools[request.pool].block_size(),
         };
-        let book = &mut s.decisions.book;
+        let book = &mut s.bookings.book;
         let booking = book.book(worker, work, request.now)?;
         if let Some(kept) = book.bookings.payload_mut(booking) {
             *kept = Booking {
@@ -236,7 +236,8 @@ impl<'a, 'r> Step<'a, 'r> {
         s.rng = decided.rng.clone();
         if let Err(error) = self.place(worker, booking) {
             let s = &mut *self.selector;
-            s.decisions.book.close(booking);
+            s.bookings.drop_followed(worker, booking);
+            s.bookings.book.close(booking);
             s.gates.ended(booking, None);
             if let Some(sharing) = &mut s.sharing {
                 sharing.closed(booking, true);
@@ -258,7 +259,7 @@ impl<'a, 'r> Step<'a, 'r> {
             booking: Some(booking),
             ..decided.pick
         };
-        let ledger = &mut self.selector.decisions.ledger;
+        let ledger = &mut self.selector.bookings.ledger;
         ledger.decided(&pick, &shadows);
         self.record(&pick, worker, decided.state, shadows);
         if let (Some(hashes), Some((_, origin))) = (request.stored, request.blocks) {
@@ -275,7 +276,7 @@ impl<'a, 'r> Step<'a, 'r> {
     /// Passes the rule its choice, and lets the shadows decide.
     fn settle(&mut self, decided: &Decided, booking: BookingId) -> Box<[ShadowPick]> {
         let s = &mut *self.selector;
-        let (book, rows) = (&s.decisions.book, &s.candidates.rows);
+        let (book, rows) = (&s.bookings.book, &s.candidates.rows);
         let (offers, request) = (&*self.offers, self.request);
         let pool = &s.pools[request.pool];
         // The loads are those after the booking, the rows those before.
@@ -333,14 +334,14 @@ impl<'a, 'r> Step<'a, 'r> {
             usage: Usage::default(),
             shadows,
         });
-        s.decisions.keep(booking, record);
+        s.bookings.keep(booking, record);
     }
 
     /// Bounded work that keeps memory bounded: silent bookings, and workers that are no longer offered.
     fn housekeep(&mut self) {
         let (s, now) = (&mut *self.selector, self.request.now);
         if let Some(oldest) = now.0.checked_sub(s.settings.booking_ttl_ms) {
-            for booking in s.decisions.book.silent_since(Millis(oldest)) {
+            for booking in s.bookings.book.silent_since(Millis(oldest)) {
                 s.close(booking, Ending::Expired, Usage::default(), now);
             }
         }
@@ -349,7 +350,7 @@ impl<'a, 'r> Step<'a, 'r> {
         }
         for name in s.fleet.absent(self.offers.len()) {
             s.workers_mut().remove(&name);
-            s.decisions.ledger.counters.forgotten += 1;
+            s.bookings.ledger.counters.forgotten += 1;
         }
     }
 }

@@ -196,7 +196,7 @@ impl<'r> Pair<'_, 'r> {
     }
 
     fn none<T>(&mut self) -> Result<T> {
-        let ledger = &mut self.selector.decisions.ledger;
+        let ledger = &mut self.selector.bookings.ledger;
         ledger.counters.no_worker += u64::from(!self.dry_run && self.decode.passage.is_none());
         Err(Error::NoCandidate)
     }
@@ -217,7 +217,7 @@ impl<'r> Pair<'_, 'r> {
                 Some(_) => Prefiller::Another,
             }
         };
-        let book = &s.decisions.book;
+        let book = &s.bookings.book;
         let view = |rows, request| view(&s.settings, pool, book, rows, self.offers, request);
         let pairing = Pairing {
             prefill: view(rows, self.prefill),
@@ -246,7 +246,7 @@ impl<'r> Pair<'_, 'r> {
         self.selector.pools[self.decode.pool].look_up(self.decode);
         let committed = self.decode_step().take(decoder, 0);
         if let Ok(Pick { booking, .. }) = &committed {
-            let book = &mut self.selector.decisions.book;
+            let book = &mut self.selector.bookings.book;
             booking.inspect(|&decode| book.pair(prefill, decode));
         } else {
             let (usage, now) = (Usage::default(), self.decode.now);

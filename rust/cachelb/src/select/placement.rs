@@ -14,13 +14,13 @@ use cachelb_core::ids::{Medium, Millis, SequenceHash, WorkerId};
 use cachelb_core::load::BookingId;
 
 use crate::Selector;
-use crate::bookings::decisions::LoadBook;
+use crate::bookings::LoadBook;
+use crate::bookings::checks::Sizes;
+use crate::bookings::leases::Terms;
 use crate::fleet::worker::{FeedStatus, Member};
 use crate::indexes::blocks::Answer;
-use crate::indexes::checks::Sizes;
 use crate::indexes::pool::Pool;
 use crate::indexes::reusable::Usable;
-use crate::indexes::unconfirmed::Terms;
 use crate::request::{PoolId, Request, Wanted};
 use crate::select::Step;
 
@@ -47,7 +47,7 @@ impl Selector {
     ///
     /// See [`cachelb_core::index::BlockIndex::record`].
     pub fn answered(&mut self, booking: BookingId, request: &Request<'_>) -> Result<()> {
-        let booked = self.decisions.get(booking);
+        let booked = self.bookings.get(booking);
         let Some((worker, id, false)) = booked.filter(|booked| booked.1 == request.pool) else {
             return Ok(());
         };
@@ -179,7 +179,7 @@ impl Step<'_, '_> {
         let block_size = pool.block_size();
         let resumes = member.resumes(request.pool, block_size);
         let above = resumes.above as usize;
-        let path = &placed.path[..placed.path.len().min(blocks + above)];
+        let length = placed.path.len().min(blocks + above);
         let own = u64::from(block_size);
         let align = member.resuming(request.pool).map_or(0, |rule| rule.align);
         let sizes = Sizes {
@@ -188,9 +188,18 @@ impl Step<'_, '_> {
             above,
             marked: resumes.marked_only,
         };
-        let (worker, booking) = (placed.worker, placed.booking);
-        s.checks
-            .promised(worker, booking, path, request.prompt_tokens, sizes);
+        let Placed {
+            worker,
+            booking,
+            path,
+        } = placed;
+        s.bookings.promise(
+            worker,
+            booking,
+            (path, length),
+            request.prompt_tokens,
+            sizes,
+        );
     }
 
     /// Records that events should confirm the blocks behind the first `confirmed`.
@@ -212,15 +221,18 @@ impl Step<'_, '_> {
         };
         let terms = Terms {
             ttl_ms,
-            patience_ms: patience_ms(&s.decisions.book, worker).max(ttl_ms),
+            patience_ms: patience_ms(&s.bookings.book, worker).max(ttl_ms),
         };
         let until = believed_ms.map(|ms| Millis(now.0.saturating_add(ms)));
         self.expect_from(placed, confirmed, until)?;
         let pools = &mut self.selector.pools;
         if let Some(blocks) = pools[request.pool].blocks_mut() {
-            let leases = &mut blocks.leases;
-            leases.placed(worker, placed.booking, placed.path, held, now, terms);
+            blocks.expect_expiry();
+            self.selector
+                .bookings
+                .expect(worker, placed.booking, placed.path, held, now, terms);
         }
+        let pools = &mut self.selector.pools;
         if feed.has_lost() {
             pools.change(request.pool, |blocks| blocks.fit_doubtful(worker));
         }

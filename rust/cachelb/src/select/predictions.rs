@@ -8,62 +8,18 @@
 //! that it left itself stay where no events are: with events that leave groups out even they are doubtful, as some
 //! engines keep a state where an answer ends instead.
 
+use std::sync::Arc;
+
 use cachelb_core::groups::Resuming;
 use cachelb_core::ids::{Medium, SequenceHash, WorkerId};
 use cachelb_core::index::BlockIndex;
-use cachelb_core::load::BookingId;
 
 use crate::Selector;
+use crate::bookings::Prediction;
 use crate::indexes::reusable::Usable;
 use crate::request::{PoolId, Wanted};
 use crate::select::Step;
 use crate::select::placement::Placed;
-
-/// Blocks of all prompts that are compared with answers.
-const MOST_BLOCKS: usize = 1 << 18;
-
-/// Prediction for one request.
-#[derive(Debug)]
-struct Predicted {
-    booking: BookingId,
-    worker: WorkerId,
-    path: Box<[SequenceHash]>,
-    block_size: u64,
-    rule: Resuming,
-    /// How much of it was to be found cached.
-    tokens: u64,
-    prompt_tokens: u64,
-}
-
-/// Predictions for open requests to such engines.
-#[derive(Debug, Default)]
-pub(crate) struct Predictions {
-    /// By entry of the load book.
-    open: Vec<Option<Predicted>>,
-    blocks: usize,
-}
-
-impl Predictions {
-    /// Remembers a prediction, if there is room.
-    fn keep(&mut self, predicted: Predicted) {
-        let entry = predicted.booking.entry as usize;
-        if self.open.len() <= entry {
-            self.open.resize_with(entry + 1, || None);
-        }
-        self.blocks -= self.open[entry].take().map_or(0, |old| old.path.len());
-        if self.blocks + predicted.path.len() <= MOST_BLOCKS {
-            self.blocks += predicted.path.len();
-            self.open[entry] = Some(predicted);
-        }
-    }
-
-    fn take(&mut self, booking: BookingId) -> Option<Predicted> {
-        let slot = self.open.get_mut(booking.entry as usize)?;
-        let found = slot.take_if(|predicted| predicted.booking == booking)?;
-        self.blocks -= found.path.len();
-        Some(found)
-    }
-}
 
 impl Step<'_, '_> {
     /// Keeps the prediction for the request on a worker, to compare it with the engine's cached tokens.
@@ -84,12 +40,10 @@ impl Step<'_, '_> {
         };
         let usable = Usable::by_slot(&s.fleet, pool, request)(worker.slot);
         let tokens = usable.tokens(usable.whole(answer.overlap(worker.slot)));
-        if tokens > 0 {
-            s.predictions.keep(Predicted {
-                booking,
-                worker,
-                path: path.into(),
-                block_size: pool.block_size().into(),
+        if tokens > 0
+            && let Some(booking) = s.bookings.follow(worker, booking, path)
+        {
+            booking.prediction = Some(Prediction {
                 rule,
                 tokens,
                 prompt_tokens: request.prompt_tokens,
@@ -99,29 +53,27 @@ impl Step<'_, '_> {
 }
 
 impl Selector {
-    /// A request ended, and its engine found so many of its tokens cached, of so many; `None` if that is not known.
-    pub(crate) fn bound(&mut self, id: BookingId, pool: PoolId, found: Option<(u64, Option<u64>)>) {
-        let Some(predicted) = self.predictions.take(id) else {
-            return;
-        };
-        let Some((found, prompt_tokens)) = found else {
-            return;
-        };
+    /// A request ended, and its engine found so many of its tokens cached, of so many, against the prediction for `path`.
+    pub(crate) fn bound(
+        &mut self,
+        (worker, pool): (WorkerId, PoolId),
+        (predicted, path): (Prediction, Arc<[SequenceHash]>),
+        (found, prompt_tokens): (u64, Option<u64>),
+    ) {
         // Another prompt was counted: there is no prediction for it.
         let is_same = prompt_tokens.is_none_or(|tokens| tokens == predicted.prompt_tokens);
         if !is_same || found >= predicted.tokens {
             return;
         }
-        let Predicted {
-            rule, block_size, ..
-        } = predicted;
+        let rule = predicted.rule;
+        let block_size = u64::from(self.pools[pool].block_size());
         let resumed = found + u64::from(rule.above);
         let mut own = Vec::new();
         if !rule.is_hidden {
             rule.places(predicted.prompt_tokens, None, |_| resumed, &mut own);
         }
         let depth = (resumed / block_size) as usize;
-        let beyond = predicted.path.iter().enumerate().skip(depth);
+        let beyond = path.iter().enumerate().skip(depth);
         let beyond = beyond.filter(|(at, _)| !own.contains(&((*at as u64 + 1) * block_size)));
         let beyond: Vec<SequenceHash> = beyond.map(|(_, hash)| *hash).collect();
         self.pools.change(pool, |blocks| {
@@ -130,7 +82,7 @@ impl Selector {
             };
             for &hash in &beyond {
                 // A worker that is gone has no marks.
-                let _ = index.unmark(predicted.worker, hash);
+                let _ = index.unmark(worker, hash);
             }
         });
     }

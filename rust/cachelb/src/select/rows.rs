@@ -14,7 +14,7 @@ use cachelb_core::ids::{Millis, WorkerId};
 use cachelb_core::load::Load;
 use cachelb_policy::{Candidate, Media, Scores};
 
-use crate::bookings::decisions::LoadBook;
+use crate::bookings::LoadBook;
 use crate::fleet::Fleet;
 use crate::fleet::worker::{Eligibility, Member};
 use crate::request::{PoolId, Wanted};

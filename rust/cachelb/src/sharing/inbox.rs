@@ -13,7 +13,7 @@ use cachelb_share::{Chain, Entries, Entry, Keys, Kind, Message, Word};
 use super::peers::{Remote, Theirs};
 use super::{Exchange, Receipt, Sharing};
 use crate::Selector;
-use crate::bookings::decisions::Booking;
+use crate::bookings::Booking;
 use crate::bookings::ledger::{Ending, Usage};
 use crate::indexes::Pools;
 use crate::request::PoolId;
@@ -93,12 +93,12 @@ impl Exchange<'_> {
         let Some(sharing) = &mut s.sharing else {
             return;
         };
-        let open = s.decisions.iter().filter(|booked| booked.worker == worker);
+        let open = s.bookings.iter().filter(|booked| booked.worker == worker);
         let open: Vec<(BookingId, bool)> =
             open.map(|open| (open.id, open.payload.is_remote)).collect();
         for &(id, is_remote) in &open {
             if is_remote {
-                s.decisions.close(id);
+                s.bookings.close(id);
             } else {
                 sharing.closed(id, false);
             }
@@ -423,7 +423,7 @@ impl Inbox<'_> {
             block_size: s.pools[pool].block_size(),
             ..remote.work
         };
-        let book = &mut s.decisions.book;
+        let book = &mut s.bookings.book;
         let Ok(booking) = book.book(worker, work, now) else {
             return;
         };
@@ -509,7 +509,7 @@ impl Inbox<'_> {
         let Some(booking) = booking else { return };
         path.extend(hashes);
         if s.pools[pool].counts_active() {
-            s.decisions.book.hold(booking, pool.0, &path);
+            s.bookings.book.hold(booking, pool.0, &path);
         }
         if let Some(blocks) = s.pools[pool].blocks_mut().filter(|_| !has_feed) {
             let held = path.len().saturating_sub(new as usize);

@@ -13,7 +13,7 @@ use cachelb_core::load::Phase;
 use cachelb_share::{Chain, Entry, Kind, Message, put};
 
 use super::{Exchange, Sharing, key};
-use crate::bookings::decisions::Decisions;
+use crate::bookings::Bookings;
 use crate::fleet::Fleet;
 use crate::indexes::Pools;
 use crate::request::PoolId;
@@ -117,7 +117,7 @@ impl Sharing {
     }
 
     /// The first message of a snapshot: models, workers and open bookings. Later changes are in deltas.
-    fn head(&mut self, fleet: &Fleet, decisions: &Decisions) -> Option<Vec<u8>> {
+    fn head(&mut self, fleet: &Fleet, decisions: &Bookings) -> Option<Vec<u8>> {
         // Before the number is read: who receives deltas alone must know them too.
         let workers = fleet.ids();
         for (name, worker) in &workers {
@@ -163,7 +163,7 @@ impl Exchange<'_> {
     pub fn snapshot_begin(&mut self) -> Option<(Vec<u8>, Walk)> {
         let s = &mut *self.0;
         let sharing = s.sharing.as_mut()?;
-        let head = sharing.head(&s.fleet, &s.decisions)?;
+        let head = sharing.head(&s.fleet, &s.bookings)?;
         let pools = s.pools.iter().take(sharing.fingerprints.len());
         let pools: Vec<PoolId> = pools.map(|(id, _)| id).collect();
         let mut stretches = Vec::new();

@@ -78,9 +78,14 @@ impl<T: Payload> Bookings<T> {
 
     /// As [`Self::payload`], to change it.
     pub fn payload_mut(&mut self, id: BookingId) -> Option<&mut T> {
+        self.held_mut(id).map(|(_, payload)| payload)
+    }
+
+    /// As [`Self::payload_mut`], with the worker.
+    pub fn held_mut(&mut self, id: BookingId) -> Option<(WorkerId, &mut T)> {
         let booking = self.entries.get_mut(id.entry as usize);
-        let booking = booking.filter(|booking| booking.generation == id.generation);
-        booking.map(|booking| &mut booking.payload)
+        let booking = booking.filter(|booking| booking.generation == id.generation)?;
+        Some((booking.worker, &mut booking.payload))
     }
 
     /// Open bookings.

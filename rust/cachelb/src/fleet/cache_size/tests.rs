@@ -91,7 +91,7 @@ impl Bench {
             block_size: SIZE as u32,
         };
         let path: Vec<SequenceHash> = prompt.iter().map(|&block| SequenceHash(block)).collect();
-        let book = &mut self.selector.decisions.book;
+        let book = &mut self.selector.bookings.book;
         let id = book.book(self.id, work, Millis(self.now)).unwrap();
         book.hold(id, 0, &path);
         self.waiting.push_back(Job {
@@ -129,7 +129,7 @@ impl Bench {
             }
             self.running.push(job);
         }
-        let book = &mut self.selector.decisions.book;
+        let book = &mut self.selector.bookings.book;
         for job in &mut self.running {
             job.generated += 1;
             if self.counts {
@@ -322,7 +322,7 @@ fn ranks_that_report_together_have_one_size() {
         for _ in 0..=requests {
             bench.come((0, 0), (100, 0, 2));
         }
-        let book = &mut bench.selector.decisions.book;
+        let book = &mut bench.selector.bookings.book;
         let ids: Vec<BookingId> = bench.waiting.drain(..).map(|job| job.id).collect();
         for &id in &ids {
             book.first_token(id, Millis(10));

@@ -57,7 +57,7 @@ impl Bench {
                 estimate_ms: 0.0,
                 block_size: 16,
             };
-            let book = &mut self.selector.decisions.book;
+            let book = &mut self.selector.bookings.book;
             let booking = book.book(id, work, Millis(self.now)).unwrap();
             let at = Millis(self.now + (tokens as f64 / speed) as u64);
             book.first_token(booking, at);

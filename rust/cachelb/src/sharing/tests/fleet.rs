@@ -116,7 +116,7 @@ impl Site {
     /// Its own open requests by listed worker.
     fn own(&self) -> BTreeMap<String, u32> {
         let mut found = BTreeMap::new();
-        for booked in self.selector.decisions.iter() {
+        for booked in self.selector.bookings.iter() {
             let Some(name) = self.selector.fleet.name(booked.worker) else {
                 continue;
             };

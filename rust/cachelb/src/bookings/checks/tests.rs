@@ -1,3 +1,7 @@
+use std::collections::HashMap;
+
+use cachelb_core::load::Work;
+
 use super::*;
 
 const W: WorkerId = WorkerId {
@@ -22,24 +26,101 @@ fn booking(entry: u32) -> BookingId {
     }
 }
 
+/// Bookings, each under a name.
+struct Named {
+    bookings: Bookings,
+    ids: HashMap<BookingId, BookingId>,
+}
+
+impl Named {
+    fn new() -> Self {
+        Self {
+            bookings: Bookings::new(0),
+            ids: HashMap::new(),
+        }
+    }
+
+    fn promised(
+        &mut self,
+        worker: WorkerId,
+        name: BookingId,
+        path: &[SequenceHash],
+        tokens: u64,
+        sizes: Sizes,
+    ) {
+        let book = &mut self.bookings.book;
+        if book.loads.get(worker).is_none() {
+            book.add_worker(worker);
+        }
+        let id = book.book(worker, Work::default(), Millis(0)).unwrap();
+        self.ids.insert(name, id);
+        let path = (path, path.len());
+        self.bookings.promise(worker, id, path, tokens, sizes);
+    }
+
+    fn close(&mut self, name: BookingId) -> Option<BookingId> {
+        let id = self.ids.remove(&name)?;
+        self.bookings.close(id).map(|_| id)
+    }
+
+    fn completed(
+        &mut self,
+        worker: WorkerId,
+        name: BookingId,
+        counts: (u64, Option<u64>),
+        now: Millis,
+    ) {
+        if let Some(id) = self.close(name) {
+            self.bookings.completed(worker, id, counts, now);
+        }
+    }
+
+    fn ended(&mut self, worker: WorkerId, name: BookingId) {
+        let id = self.close(name).unwrap();
+        self.bookings.unpromise(worker, id, None);
+    }
+
+    fn given_up(&mut self, worker: WorkerId, depth: usize, hash: SequenceHash) {
+        self.bookings.given_up(worker, depth, hash, true);
+    }
+
+    fn caught_up(&mut self, worker: WorkerId, until: Millis) -> bool {
+        self.bookings.validate(|_| false).unwrap();
+        self.bookings.caught_up(worker, until)
+    }
+
+    fn totals(&self, worker: WorkerId) -> (u64, u64) {
+        self.bookings.checks.totals(worker)
+    }
+
+    /// Promises of the worker that are not settled.
+    fn open(&self) -> u32 {
+        self.bookings.checks.workers[2].promises
+    }
+
+    fn blocks(&self) -> usize {
+        self.bookings.followed.blocks
+    }
+}
+
 /// Checks of a worker that reports what it finds.
-fn reporting() -> Checks {
-    let mut checks = Checks::default();
+fn reporting() -> Named {
+    let mut checks = Named::new();
     promise(&mut checks, 0);
     complete(&mut checks, 0, 160);
     checks
 }
 
-fn promise(checks: &mut Checks, entry: u32) {
+fn promise(checks: &mut Named, entry: u32) {
     checks.promised(W, booking(entry), &path(10), 170, SIZES);
 }
 
-fn complete(checks: &mut Checks, entry: u32, found: u64) {
+fn complete(checks: &mut Named, entry: u32, found: u64) {
     checks.completed(W, booking(entry), (found, Some(170)), Millis(1_000));
 }
 
 /// One request that found `found` tokens of 160. Returns whether the worker is suspicious.
-fn request(checks: &mut Checks, found: u64) -> bool {
+fn request(checks: &mut Named, found: u64) -> bool {
     promise(checks, 1);
     complete(checks, 1, found);
     checks.caught_up(W, Millis(2_000))
@@ -55,7 +136,7 @@ fn less_by_more_than_a_block_is_a_mismatch_once_the_stream_told_of_that_time() {
         assert_eq!(checks.totals(W), (2 - mismatches, 0), "{found}");
         checks.caught_up(W, Millis(1_250));
         assert_eq!(checks.totals(W), (2, mismatches), "{found}");
-        assert_eq!((checks.blocks, checks.follows(W)), (0, false));
+        assert_eq!((checks.blocks(), checks.open()), (0, 0));
     }
 }
 
@@ -66,7 +147,7 @@ fn what_an_event_gives_up_was_not_promised() {
         for late in [false, true] {
             let mut checks = reporting();
             promise(&mut checks, 1);
-            let give_up = |checks: &mut Checks| {
+            let give_up = |checks: &mut Named| {
                 checks.given_up(W, depth as usize, hash(depth));
                 checks.given_up(W, 1, hash(9));
             };
@@ -79,7 +160,7 @@ fn what_an_event_gives_up_was_not_promised() {
             }
             checks.caught_up(W, Millis(2_000));
             assert_eq!(checks.totals(W), (2, mismatches), "{found} {depth} {late}");
-            assert_eq!(checks.blocks, 0);
+            assert_eq!(checks.blocks(), 0);
         }
     }
 }
@@ -91,7 +172,7 @@ fn more_than_one_in_a_hundred_by_four_are_too_many() {
         assert!(!request(&mut checks, 0));
     }
     assert!(request(&mut checks, 0), "the fifth, of six");
-    checks.start_over(W);
+    checks.bookings.start_over(W);
     assert!(!checks.caught_up(W, Millis(3_000)), "it begins anew");
     assert_eq!(checks.totals(W), (6, 5), "what was counted stays counted");
     for _ in 0..KEPT {
@@ -103,13 +184,13 @@ fn more_than_one_in_a_hundred_by_four_are_too_many() {
     for _ in 0..KEPT - 10 {
         request(&mut checks, 160);
     }
-    assert_eq!(checks.workers[2].answers.count, 10);
+    assert_eq!(checks.bookings.checks.workers[2].answers.count, 10);
     assert!(!request(&mut checks, 160), "the first leaves the window");
 }
 
 #[test]
 fn what_says_nothing_is_not_counted() {
-    let mut checks = Checks::default();
+    let mut checks = Named::new();
     for _ in 0..10 {
         assert!(!request(&mut checks, 0), "it does not report");
     }
@@ -121,13 +202,13 @@ fn what_says_nothing_is_not_counted() {
     checks.ended(W, booking(2));
     promise(&mut checks, 3);
     complete(&mut checks, 3, 0);
-    checks.lose_track(W);
+    checks.bookings.lose_track(W);
     checks.promised(W, booking(4), &path(1), 17, SIZES);
     let other = WorkerId { slot: 0, ..W };
     checks.completed(other, booking(4), (0, None), Millis(1_000));
     checks.caught_up(W, Millis(9_000));
     assert_eq!(checks.totals(W), (1, 0));
-    assert_eq!((checks.blocks, checks.follows(W)), (0, false));
+    assert_eq!((checks.blocks(), checks.open()), (0, 0));
 }
 
 #[test]
@@ -136,24 +217,16 @@ fn what_is_followed_is_bounded_and_goes_with_its_worker() {
     for entry in 1..20 {
         promise(&mut checks, entry);
     }
-    assert_eq!(checks.workers[2].followed.len(), FOLLOWED);
-    assert_eq!(checks.blocks, 10 * FOLLOWED);
+    assert_eq!((checks.open(), checks.blocks()), (8, 80));
     complete(&mut checks, 19, 0);
     complete(&mut checks, 8, 160);
     assert_eq!(checks.totals(W), (2, 0), "the ninth was not followed");
-    let big = path(MOST_BLOCKS as u64);
-    checks.promised(W, booking(30), &big, 1 << 40, SIZES);
-    assert_eq!(checks.workers[2].followed.len(), FOLLOWED - 1);
+    assert_eq!(checks.open(), 7);
+    checks.bookings.remove_worker(W);
+    assert_eq!((checks.open(), checks.blocks()), (0, 0));
     let successor = WorkerId { generation: 2, ..W };
-    assert_eq!(checks.totals(successor), (0, 0));
     checks.promised(successor, booking(31), &path(3), 50, SIZES);
-    assert_eq!((checks.blocks, checks.totals(W)), (3, (0, 0)));
-    checks.remove(2);
-    assert_eq!(checks.blocks, 0);
-    checks.promised(W, booking(32), &big, 1 << 40, SIZES);
-    checks.ended(W, booking(32));
-    let spare: usize = checks.spare.iter().map(Vec::capacity).sum();
-    assert!(spare < 2_500, "{spare}: the large buffer is given back");
+    assert_eq!((checks.blocks(), checks.totals(successor)), (3, (0, 0)));
 }
 
 #[test]
@@ -164,7 +237,7 @@ fn an_engine_that_is_always_a_block_short_drafts() {
             checks.promised(W, booking(1), &path(10), tokens, sizes);
             checks.completed(W, booking(1), (*found, Some(tokens)), Millis(1_000));
         }
-        checks.drafts(W)
+        checks.bookings.checks.drafts(W)
     };
     let ahead = Sizes { above: 1, ..SIZES };
     for (found, tokens, expected) in [
@@ -192,9 +265,9 @@ fn an_engine_that_is_always_a_block_short_drafts() {
     for _ in 0..8 {
         request(&mut checks, 144);
     }
-    assert!(checks.drafts(W));
-    checks.start_over(W);
-    assert!(!checks.drafts(W));
+    assert!(checks.bookings.checks.drafts(W));
+    checks.bookings.start_over(W);
+    assert!(!checks.bookings.checks.drafts(W));
 }
 
 #[test]
@@ -214,6 +287,6 @@ fn nobody_knows_what_is_left_of_a_promise_whose_mark_went() {
         complete(&mut checks, 1, 0);
         checks.caught_up(W, Millis(2_000));
         assert_eq!(checks.totals(W).0, total, "{depth}");
-        assert_eq!((checks.blocks, checks.follows(W)), (0, false));
+        assert_eq!((checks.blocks(), checks.open()), (0, 0));
     }
 }

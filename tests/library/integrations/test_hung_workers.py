@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from typing import Any
 
 import aiohttp
@@ -21,17 +21,14 @@ from tests.gateways import serving
 from tests.library.integrations.litellm_host import deployment, hosted
 from tests.models.ext_proc_client import Service, serve
 from tests.programs import running
-from tests.waiting import until, wait_until
+from tests.waiting import DEADLINE_S, until, wait_until
 
 from cachelb import Router
 from cachelb.integrations.litellm import CachelbCallback
 from cachelb.sources import MetricsSource, poller
 
-QUIET_S, STARVED = 2.0, 5
-"""Clients give up once there was no answer for so long, and for so many times as long as the slowest one took."""
-
 PATIENCE_S = 30.0
-"""How long that is by the routers' clock: less than the pause before an unreachable worker is tried."""
+"""After so long by the routers' clock clients give up: less than the pause before an unreachable worker is tried."""
 
 ROUND = 8
 JSON = {"content-type": "application/json"}
@@ -58,14 +55,17 @@ class Worker:
     def _start(self, port: str) -> None:
         command = [sys.executable, "-m", "cachelb_fakes", "--workers", "1", "--port", port]
         self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        self.hangs = False
         assert self._process.stdout is not None
         self.url = self._process.stdout.readline().strip()
 
     def hang(self) -> None:
         self._process.send_signal(signal.SIGSTOP)
         os.waitid(os.P_PID, self._process.pid, os.WSTOPPED)  # until then it may answer
+        self.hangs = True
 
     def go_on(self) -> None:
+        self.hangs = False
         self._process.send_signal(signal.SIGCONT)
 
     def kill(self) -> None:
@@ -120,39 +120,38 @@ class Host:
 
     def __init__(self, router: Router[str], clock: Clock, ask: Ask) -> None:
         self.router, self._clock, self._ask = router, clock, ask
-        self._took_s: list[float] = []
+        self.workers: Sequence[Worker] = ()
 
     async def rounds(self, count: int) -> list[Counter[str]]:
-        """Let eight clients ask at a time; return by round which workers answered, and how many clients gave up.
-
-        Those of the first round are all answered.
-        """
+        """Let eight clients ask at a time; return by round which workers answered, and how many clients gave up."""
         return [await self._round() for _ in range(count)]
 
     async def _round(self) -> Counter[str]:
         async def one(prompt: str) -> str:
-            begun_s = time.monotonic()
             try:
-                answered = await self._ask(body_of(prompt))
+                return await self._ask(body_of(prompt))
             except asyncio.CancelledError:
                 return "gave up"
             except Exception:  # noqa: BLE001 - each host has its own
                 return "failed"
-            self._took_s.append(time.monotonic() - begun_s)
-            return answered
 
-        is_first = not self._took_s
         waiting = tasks = {asyncio.create_task(one(f"{next(numbers)} " * 40)) for _ in range(ROUND)}
-        while waiting:
-            quiet_s = None if is_first else max(QUIET_S, STARVED * max(self._took_s[-ROUND:]))
-            done, waiting = await asyncio.wait(waiting, timeout=quiet_s, return_when=asyncio.FIRST_COMPLETED)
-            if not done:
+        async with asyncio.timeout(DEADLINE_S):
+            while waiting and not self._are_at_hung_workers(len(waiting)):
+                _, waiting = await asyncio.wait(waiting, timeout=0.01, return_when=asyncio.FIRST_COMPLETED)
+            if waiting:
                 self._clock.ahead_s += PATIENCE_S
                 for task in waiting:
                     task.cancel()
-        found = Counter([await task for task in tasks])
+            found = Counter([await task for task in tasks])
         await until(lambda: not self.router.stats().open_requests)
         return found
+
+    def _are_at_hung_workers(self, count: int) -> bool:
+        """Whether so many requests are open, each at a worker that hangs: none of them will be answered."""
+        hung = {worker.url for worker in self.workers if worker.hangs}
+        opened = {row.key: row.inflight for row in self.router.stats().workers}
+        return sum(opened.values()) == count == sum(opened[url] for url in hung)
 
 
 @contextlib.asynccontextmanager
@@ -253,10 +252,11 @@ async def behind(host: str, workers: list[Worker], clock: Clock, *, polled: bool
     """A host in front of two workers that have answered, and whose pages are known."""
     with Router([worker.url for worker in workers], seed=1, clock=clock) as router:
         async with HOSTS[host](router, clock) as found:
-            await found.rounds(2)  # the first one also loads code
+            found.workers = workers
+            await found.rounds(2)
             assert all(row.index_blocks for row in found.router.stats().workers)
             if polled:
-                source = MetricsSource(interval_s=0.05)
+                source = MetricsSource(interval_s=0.05, timeout_s=10.0)
                 found.router.attach(source)
                 await until(lambda: [polls.readable for polls in source.stats().workers.values()] == [True, True])
             try:
@@ -401,6 +401,7 @@ def polled() -> Iterator[list[Router[str]]]:
 @pytest.mark.parametrize("host", WITH_A_ROUTER)
 def test_a_page_shows_whether_its_worker_is_there(host: str, polled: list[Router[str]]) -> None:
     async def run(router: Router[str]) -> None:
+        await until(lambda: states(router) == [PASSED_OVER.get(page, "ready") for page in PAGES])
         async with WITH_A_ROUTER[host](router, Clock()) as hosted:
             asked = sum(await hosted.rounds(4), Counter())
             assert set(asked) == {
@@ -408,5 +409,4 @@ def test_a_page_shows_whether_its_worker_is_there(host: str, polled: list[Router
             }
 
     for router in polled:
-        assert states(router) == [PASSED_OVER.get(page, "ready") for page in PAGES]
         asyncio.run(run(router))

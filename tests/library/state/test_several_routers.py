@@ -50,7 +50,7 @@ def test_both_see_the_load_of_all(two: Played) -> None:
 
 def test_a_block_takes_less_than_24_bytes(two: Played) -> None:
     assert 8.0 <= two.bytes_per_block < 24.0
-    assert all(each.refused == each.strangers == each.orphans == each.dropped == 0 for each in two.stats)
+    assert all(each.refused == each.strangers == each.dropped == 0 for each in two.stats)
 
 
 def test_what_follow_ups_find_and_how_even_the_load_is() -> None:

@@ -7,11 +7,10 @@ along, so that it is tokenised once. Run `python pd_gateway.py --prefill http://
 from __future__ import annotations
 
 import argparse
-import asyncio
 import contextlib
 import json
-import math
 from collections.abc import AsyncIterator, Iterable
+from functools import partial
 from typing import Any
 
 import httpx
@@ -23,12 +22,12 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 import cachelb
-from cachelb.answers import header_filter, read_usage, retry_after
+from cachelb.answers import header_filter, read_usage
+from cachelb.forward import ClientLeft, Forward, refusal
 from cachelb.requests import RequestError, read_request
 from cachelb.state import SnapshotFile
 from cachelb_gateway import config
 
-RETRIED = {429, 500, 502, 503, 504}
 FORWARDED = ("authorization", "content-type", "x-request-id")
 HAND_OVER: dict[str, Any] = dict.fromkeys(("remote_engine_id", "remote_block_ids", "remote_host", "remote_port"))
 HAND_OVER |= {"do_remote_decode": True, "do_remote_prefill": False}
@@ -45,68 +44,53 @@ class Gateway:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve until the answer is complete, or until the client is gone: then the workers must stop at once."""
-        request = Request(scope, receive)
-        with contextlib.suppress(ClientDisconnect, asyncio.CancelledError):
-            try:
-                body = await read_request(request.stream())
-                asked = {**json.loads(body)}
-            except (RequestError, TypeError, ValueError, RecursionError) as error:
-                raise HTTPException(getattr(error, "status", 400), "the body is too much, or no JSON object") from None
-            serving = asyncio.create_task(self.serve(request, body, asked, send))
-            leaving = asyncio.ensure_future(receive())  # the body is read, so the next message is the disconnect
-            leaving.add_done_callback(lambda _: serving.cancel())
-            serving.add_done_callback(lambda _: leaving.cancel())
-            await serving
+        request, started = Request(scope, receive), False
 
-    async def serve(self, request: Request, body: bytes, asked: dict[str, Any], send: Send) -> None:
-        """Try pairs of workers until a decode worker begins to answer."""
-        try:
-            pair = self.router.select_pair(body=body, path=request.url.path, headers=request.headers)
-            for last in [False] * (self.attempts - 1) + [True]:
-                with pair:  # however this ends, both loads are given back
-                    if await self.forward(pair, request, asked, send, last=last):
-                        return
-                pair = pair.retry()
-        except cachelb.NoWorkerAvailable as error:  # its text names workers: not for clients
-            raise HTTPException(503, "no worker", {"retry-after": str(math.ceil(error.retry_after_s))}) from None
+        async def select() -> cachelb.PairDecision[str]:
+            return self.router.select_pair(body=body, path=request.url.path, headers=request.headers)
 
-    async def forward(
-        self, pair: cachelb.PairDecision[str], request: Request, asked: dict[str, Any], send: Send, *, last: bool
-    ) -> bool:
-        """Forward to one pair; return False if another one should be tried."""
-        path, started = request.url.path, False
-        headers = {name: request.headers[name] for name in FORWARDED if name in request.headers}
         try:
-            if pair.prefill is not None:
-                answer = await self.client.post(pair.prefill.key + path, json=prefill_body(asked), headers=headers)
-                if answer.is_error:
-                    pair.on_error(answer.status_code, retry_after_s=retry_after(answer.headers))
-                    if answer.status_code in RETRIED and not last:
-                        return False
-                    raise HTTPException(answer.status_code, answer.text)
-                pair.prefill.on_complete(**read_usage(answer.content))
-                asked = decode_body(asked, answer.json())
-            async with self.client.stream("POST", pair.decode.key + path, json=asked, headers=headers) as answer:
-                if answer.is_error:
-                    pair.on_error(answer.status_code, retry_after_s=retry_after(answer.headers))
-                    if answer.status_code in RETRIED and not last:
-                        return False
-                chunks = pair.track(answer.aiter_raw(), usage_of=lambda tail: read_usage(b"".join(tail)))
-                chunk = await anext(chunks, b"")  # with nothing sent yet, another pair can still be tried
+            body = await read_request(request.stream())
+            asked = read_body(body)
+            ask = partial(self.send, request=request, asked=asked)
+            async with Forward(select, ask, attempts=self.attempts, left=receive) as answer:
+                kept = [(k, v) for k, v in answer.response.headers.raw if k.lower() == b"content-type"]
+                kept += [(k.encode(), v.encode()) for k, v in self.exposed(answer.decision.headers).items()]
+                await send({"type": "http.response.start", "status": answer.status, "headers": kept})
                 started = True
-                kept = [(k, v) for k, v in answer.headers.raw if k.lower() == b"content-type"]
-                kept += [(k.encode(), v.encode()) for k, v in self.exposed(pair.headers).items()]
-                await send({"type": "http.response.start", "status": answer.status_code, "headers": kept})
-                while chunk:
+                async for chunk in answer:
                     await send({"type": "http.response.body", "body": chunk, "more_body": True})
-                    chunk = await anext(chunks, b"")
-        except httpx.TransportError as error:
-            pair.on_error(error)
-            if last and not started:
-                raise HTTPException(502, "the workers did not answer", self.exposed(pair.headers)) from None
-            return started  # a torn answer stays torn: the server closes the connection
-        await send({"type": "http.response.body"})
-        return True
+            await send({"type": "http.response.body"})
+        except (ClientDisconnect, ClientLeft):
+            return
+        except (cachelb.CachelbError, httpx.TransportError) as error:
+            if not started:  # a torn answer stays torn: the server closes the connection
+                text, status, headers = refusal(error)
+                raise HTTPException(status, text, headers) from None
+
+    async def send(self, pair: cachelb.PairDecision[str], *, request: Request, asked: dict[str, Any]) -> httpx.Response:
+        """Have the prompt computed, unless the decode worker does it, and begin to generate."""
+        headers = {name: request.headers[name] for name in FORWARDED if name in request.headers}
+
+        async def post(worker: str, body: dict[str, Any]) -> httpx.Response:
+            prepared = self.client.build_request("POST", worker + request.url.path, json=body, headers=headers)
+            return await self.client.send(prepared, stream=True)
+
+        if pair.prefill is not None:
+            prefilled = await post(pair.prefill.key, prefill_body(asked))
+            if prefilled.is_error:
+                return prefilled
+            pair.prefill.on_complete(**read_usage(await prefilled.aread()))
+            asked = decode_body(asked, prefilled.json())
+        return await post(pair.decode.key, asked)
+
+
+def read_body(body: bytes) -> dict[str, Any]:
+    """Read the fields of a request, to which those of the transfer are added."""
+    try:
+        return {**json.loads(body)}
+    except (TypeError, ValueError, RecursionError):
+        raise RequestError(400, "the body is no JSON object") from None
 
 
 def prefill_body(asked: dict[str, Any]) -> dict[str, Any]:

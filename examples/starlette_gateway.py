@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import math
 import ssl
 from collections.abc import AsyncIterator, Iterable
 from typing import Any
@@ -24,13 +23,13 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 import cachelb
-from cachelb.answers import header_filter, read_usage, retry_after
+from cachelb.answers import header_filter
 from cachelb.bodies import UNTRUSTED_HEADERS
+from cachelb.forward import ClientLeft, refusal
 from cachelb.metrics import CONTENT_TYPE, PrometheusCollector
-from cachelb.requests import RequestError, read_request
+from cachelb.requests import read_request
 from cachelb_gateway import config
 
-RETRIED = {429, 500, 502, 503, 504}
 DROPPED = {"host", "server", "date", "connection", "keep-alive", "accept-encoding"}  # between two connections only
 DROPPED |= {"content-length", "content-encoding", "transfer-encoding"} | UNTRUSTED_HEADERS
 PAGE = {"content-type": CONTENT_TYPE}
@@ -49,63 +48,43 @@ class Gateway:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve until the answer is complete, or until the client is gone: then the worker must stop at once."""
-        with contextlib.suppress(ClientDisconnect, asyncio.CancelledError):
-            request = Request(scope, receive)
-            try:
-                body = await read_request(request.stream())
-            except RequestError as error:
-                raise HTTPException(error.status, str(error)) from None
-            serving = asyncio.create_task(self.serve(request, body, send))
-            leaving = asyncio.ensure_future(receive())  # the body is read, so the next message is the disconnect
-            leaving.add_done_callback(lambda _: serving.cancel())  # which closes the connection to the worker
-            serving.add_done_callback(lambda _: leaving.cancel())
-            await serving
-
-    async def serve(self, request: Request, body: bytes, send: Send) -> None:
-        """Try workers until one of them begins to answer."""
+        request, started = Request(scope, receive), False
         try:
-            decision = await self.router.select_worker_when_ready(
-                timeout_s=self.wait_s, body=body, path=request.url.path, headers=request.headers
+            body = await read_request(request.stream())
+            forward = self.router.forward(
+                lambda decision: self.send(decision, request, body),
+                attempts=self.attempts,
+                wait_s=self.wait_s,
+                left=receive,  # the body is read, so the next message is the disconnect
+                body=body,
+                path=request.url.path,
+                headers=request.headers,
             )
-            for last in [False] * (self.attempts - 1) + [True]:
-                with decision:  # however this ends, the booked load is given back
-                    if await self.forward(decision, request, body, send, last=last):
-                        return
-                decision = decision.retry()
-        except cachelb.NoWorkerAvailable as error:
-            headers = {"retry-after": str(math.ceil(error.retry_after_s))}
-            raise HTTPException(503, "no worker is available", headers) from None  # the error itself names workers
+            async with forward as answer:
+                kept = [(k, v) for k, v in answer.response.headers.raw if k.decode().lower() not in DROPPED]
+                kept += [(k.encode(), v.encode()) for k, v in self.exposed(answer.decision.headers).items()]
+                await send({"type": "http.response.start", "status": answer.status, "headers": kept})
+                started = True
+                async for chunk in answer:
+                    await send({"type": "http.response.body", "body": chunk, "more_body": True})
+            await send({"type": "http.response.body"})
+        except (ClientDisconnect, ClientLeft):
+            return
+        except (cachelb.CachelbError, httpx.TransportError, ConnectionError) as error:
+            if not started:  # a torn answer stays torn: the server closes the connection
+                text, status, headers = refusal(error)
+                raise HTTPException(status, text, headers) from None
 
-    async def forward(
-        self, decision: cachelb.Decision[str], request: Request, body: bytes, send: Send, *, last: bool
-    ) -> bool:
-        """Forward to one worker; return False if another one should be tried."""
+    async def send(self, decision: cachelb.Decision[str], request: Request, body: bytes) -> httpx.Response:
+        """Send to one worker."""
         client = self.client(decision.key)
         headers = {name: value for name, value in request.headers.items() if name not in DROPPED}
         headers |= {"accept-encoding": "identity", **decision.headers}
-        started = False
         try:
-            async with client.stream("POST", request.url.path, content=body, headers=headers) as answer:
-                if answer.is_error:
-                    decision.on_error(answer.status_code, retry_after_s=retry_after(answer.headers))
-                    if answer.status_code in RETRIED and not last:
-                        return False
-                chunks = decision.track(answer.aiter_raw(), usage_of=lambda tail: read_usage(b"".join(tail)))
-                chunk = await anext(chunks, b"")  # with nothing sent yet, another worker can still be tried
-                started = True
-                kept = [(k, v) for k, v in answer.headers.raw if k.decode().lower() not in DROPPED]
-                kept += [(k.encode(), v.encode()) for k, v in self.exposed(decision.headers).items()]
-                await send({"type": "http.response.start", "status": answer.status_code, "headers": kept})
-                while chunk:
-                    await send({"type": "http.response.body", "body": chunk, "more_body": True})
-                    chunk = await anext(chunks, b"")
-        except (httpx.TransportError, AttributeError) as error:  # the latter of a connection that is closed at once
-            decision.on_error(error if isinstance(error, httpx.TransportError) else ConnectionError(str(error)))
-            if last and not started:
-                raise HTTPException(502, "the worker did not answer", self.exposed(decision.headers)) from None
-            return started  # a torn answer stays torn: the server closes the connection
-        await send({"type": "http.response.body"})
-        return True
+            asked = client.build_request("POST", request.url.path, content=body, headers=headers)
+            return await client.send(asked, stream=True)
+        except AttributeError as error:  # of a connection that is closed at once
+            raise ConnectionError(str(error)) from None
 
     def client(self, worker: str) -> httpx.AsyncClient:
         """Return the client for a worker: one each, because httpx searches all connections of a client per request."""

@@ -33,6 +33,8 @@ _KEPT = 8
 _KEPT_LENGTH = 1 << 16
 """Bytes of each of them, from its end: the upstream sets the size of items."""
 
+_DONE = b"data: [DONE]"
+
 _log = logging.getLogger("cachelb.tracking")
 
 
@@ -78,6 +80,11 @@ class _Report(Generic[_T]):
             if isinstance(item, (bytes, str)):
                 kept = cast("_T", item[-_KEPT_LENGTH:])
             self._last.append(kept)
+
+    def is_over(self) -> bool:
+        """Return whether the latest item ends with the closing mark of a stream."""
+        last = self._last[-1] if self._last else None
+        return isinstance(last, bytes) and last.rstrip().endswith(_DONE)
 
     def end(self) -> None:
         usage: dict[str, Any] = {}

@@ -123,7 +123,7 @@ def test_unix_sockets_are_workers_too(serve: Serve) -> None:
 
 @pytest.mark.parametrize("trouble", ["none", "no worker", "no answer"])
 def test_clients_see_nothing_of_the_decision_unless_told_to(serve_any: Serve, trouble: str) -> None:
-    with FakeFleet(2) as fleet, serve_any(router := Router(fleet.urls), wait_s=0, attempts=1) as gateway:
+    with FakeFleet(4) as fleet, serve_any(router := Router(fleet.urls), wait_s=0, attempts=1) as gateway:
         if trouble == "no worker":
             for url in fleet.urls:
                 router.set_ready(url, False)
@@ -133,7 +133,7 @@ def test_clients_see_nothing_of_the_decision_unless_told_to(serve_any: Serve, tr
         shown = str(answer.headers) + answer.body.decode()
         for secret in ("x-cachelb", "x-data-parallel", *fleet.urls, "not ready"):
             assert secret not in shown
-        assert started(fleet) == (trouble != "no worker")
+        assert (started(fleet) > 0) == (trouble != "no worker")
         wait_until(lambda: router.stats().open_requests == 0)
     assert answer.status == {"none": 200, "no worker": 503, "no answer": 502}[trouble]
     assert int(answer.headers["retry-after"] or 0) >= (trouble == "no worker")

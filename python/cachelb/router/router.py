@@ -22,9 +22,11 @@ from cachelb.router.waiting import Waiting
 from cachelb.secret import read as read_secret
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Awaitable, Callable, Iterable, Sequence
     from typing import Literal, Self, Unpack
 
+    from cachelb.admission import Admission
+    from cachelb.forward import Forward
     from cachelb.policies import PolicyLike, PolicyOptions
     from cachelb.router.attachable import Attachable
     from cachelb.types import RequestArguments
@@ -399,6 +401,74 @@ class Router(Reservations[W]):
             ValueError: An argument is out of range.
         """
         return await self._waiting.select(self, timeout_s, request)
+
+    def forward(
+        self,
+        send: Callable[[Decision[W]], Awaitable[Any]],
+        *,
+        attempts: int = 3,
+        wait_s: float = 0.0,
+        first_byte_timeout_s: float | None = None,
+        left: Callable[[], Awaitable[object]] | None = None,
+        admission: Admission[W] | None = None,
+        **request: Unpack[RequestArguments],
+    ) -> Forward[Decision[W]]:
+        """Send a request to a worker, and report its answer: the whole life of a request in a gateway.
+
+        A worker that fails before its first byte, or answers 429, 500 or above, is passed over for another one; the
+        last attempt's answer is the result, or its exception is raised. First token, tokens, usage and end are read
+        from the bytes as they pass. A cancelled task and a dropped answer cancel the request and close the connection
+        to the worker, which stops the engine. For pairs use `cachelb.forward.Forward`.
+
+        Beside the exceptions of `send`, awaiting or entering it raises `NoWorkerAvailable`, `Overloaded` of an
+        `admission`, and `cachelb.forward.ClientLeft`; `cachelb.forward.refusal` turns them into an answer.
+
+        Args:
+            send: Coroutine function that sends the request to `decision.worker`, with `decision.headers`, and returns
+                the response when its head is there: one of httpx (`stream=True`), aiohttp, or an object like these.
+            attempts: Workers to try.
+            wait_s: Seconds to wait for a worker that can be picked, without an `admission`.
+            first_byte_timeout_s: Seconds within which a worker must begin to answer; None leaves it to `send`.
+            left: Coroutine function that returns once the client has left, such as Starlette's `request.receive` after
+                the body was read. With ``await`` it is watched until the answer begins, with ``async with`` until the
+                block ends.
+            admission: Selects in place of the router, which may hold the request, or refuse it.
+            **request: As for `select_worker`.
+
+        Returns:
+            An object to be awaited, or entered with ``async with``, which gives the `cachelb.forward.Answer`: its
+            `status`, `headers`, and, by ``async for``, its bytes.
+
+        Raises:
+            TypeError: An argument has the wrong type.
+            ValueError: An argument is out of range.
+
+        Example:
+            >>> import asyncio
+            >>> from types import SimpleNamespace
+            >>> from cachelb import Router
+            >>> async def send(decision):  # a response of httpx has these members
+            ...     async def chunks():
+            ...         yield b'{"usage": {"prompt_tokens": 64, "completion_tokens": 2}}'
+            ...
+            ...     async def aclose(): ...
+            ...
+            ...     return SimpleNamespace(status_code=200, headers={}, aiter_raw=chunks, aclose=aclose)
+            >>> async def answer(router):
+            ...     async with router.forward(send, tokens=range(64)) as answer:
+            ...         return answer.status, [chunk async for chunk in answer]
+            >>> router = Router(["gpu0"])
+            >>> asyncio.run(answer(router))[0], router.recent(1)[0].output_tokens
+            (200, 2)
+        """
+        from cachelb.forward import Forward
+
+        def select() -> Awaitable[Decision[W]]:
+            if admission is not None:
+                return admission.acquire(**request)
+            return self.select_worker_when_ready(timeout_s=wait_s, **request)
+
+        return Forward(select, send, attempts=attempts, first_byte_timeout_s=first_byte_timeout_s, left=left)
 
     def select_batch(
         self,

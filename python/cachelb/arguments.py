@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping
 from itertools import islice
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from cachelb.errors import did_you_mean
 
@@ -80,6 +80,12 @@ def require(name: str, value: object, kind: type | tuple[type, ...], words: str)
     """Refuse an argument of another type; the value is not named, as it may be a secret."""
     if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
         raise TypeError(f"{name} must be {words}, got {type(value).__name__}")
+
+
+def request_copy(request: Mapping[str, Any]) -> dict[str, Any]:
+    """Copy the arguments of one request."""
+    require("a request", request, Mapping, "a mapping of arguments of select_worker")
+    return dict(request)
 
 
 def text_headers(headers: Mapping[str, str] | None) -> dict[str, str]:

@@ -73,7 +73,8 @@ class RoutingTransport(httpx.AsyncBaseTransport):
 
         async def send(decision: Decision[str]) -> httpx.Response:
             url = httpx.URL(decision.worker)
-            target = request.url.copy_with(scheme=url.scheme, host=url.host, port=url.port)
+            path = url.raw_path.rstrip(b"/") + request.url.raw_path
+            target = request.url.copy_with(scheme=url.scheme, host=url.host, port=url.port, raw_path=path)
             all_headers = [*headers, *decision.headers.items()]
             routed = httpx.Request(request.method, target, headers=all_headers, content=body)
             routed.extensions = request.extensions

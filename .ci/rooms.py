@@ -27,7 +27,7 @@ Graph = dict[Module, set[Module]]
 FOLDERS: Final = ("rust", "python", "gateway", "lab", "fakes", "tests")
 MOST_FILE_LINES: Final = 600
 # Code lines of a folder; one that is exceeded is shortened, or what is no part of it moves.
-MOST_LINES: Final[Mapping[str, int]] = {"python": 13_350}
+MOST_LINES: Final[Mapping[str, int]] = {"python": 13_000}
 LONG: Final[Mapping[str, int]] = {}
 CIRCLES: Final[tuple[str, ...]] = ()
 # Forms of a word; the words of the field in its place; the number of names that have it.

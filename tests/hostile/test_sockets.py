@@ -111,7 +111,7 @@ def test_subscriptions_of_strangers_are_not_kept(which: str) -> None:
 
 
 def test_streams_that_a_relay_does_not_have_are_not_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cachelb.events.relay_service._LISTENERS", 3)
+    monkeypatch.setattr("cachelb_gateway.relay.service._LISTENERS", 3)
     with relayed() as (publisher, relay, sink), zmq.Context() as context, contextlib.ExitStack() as stack:
         dealers = [stack.enter_context(context.socket(zmq.DEALER)) for _ in range(5)]
         for dealer in dealers:

@@ -25,7 +25,7 @@ from tests.waiting import DEADLINE_S, until, wait_until
 
 from cachelb import Router
 from cachelb.integrations.litellm import CachelbCallback
-from cachelb.sources import MetricsSource, poller
+from cachelb.sources import MetricsSource, polled_run
 
 PATIENCE_S = 30.0
 """After so long by the routers' clock clients give up: less than the pause before an unreachable worker is tried."""
@@ -297,7 +297,7 @@ def test_a_killed_worker_is_passed_over_and_comes_back_without_what_it_held(
     workers: list[Worker], host: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     killed, well = workers
-    monkeypatch.setattr(poller, "_LONGEST_BACKOFF_S", 0.2)
+    monkeypatch.setattr(polled_run, "_LONGEST_BACKOFF_S", 0.2)
 
     async def run() -> None:
         async with behind(host, workers, Clock()) as hosted:

@@ -25,7 +25,7 @@ from tests.waiting import DEADLINE_S, until, wait_until
 
 from cachelb import Router
 from cachelb.integrations.litellm import CachelbCallback
-from cachelb.sources import MetricsSource, polled_run
+from cachelb.sources import MetricsSource, polled_run, restarts
 
 PATIENCE_S = 30.0
 """After so long by the routers' clock clients give up: less than the pause before an unreachable worker is tried."""
@@ -298,6 +298,7 @@ def test_a_killed_worker_is_passed_over_and_comes_back_without_what_it_held(
 ) -> None:
     killed, well = workers
     monkeypatch.setattr(polled_run, "_LONGEST_BACKOFF_S", 0.2)
+    monkeypatch.setattr(restarts, "_APART_S", 0.0)  # a fake engine may start twice within half a second
 
     async def run() -> None:
         async with behind(host, workers, Clock()) as hosted:

@@ -67,7 +67,7 @@ class KvEventStats:
         repairs: Times that the worker's blocks were dropped as inconsistent, and requested again where possible:
             "capacity", more blocks than `kv_blocks`; "cached-tokens", too many of `found_less`.
         dropped: Entries that could not be applied, by reason.
-        memory_bytes: Native memory of the names of its blocks.
+        memory_bytes: Native memory of the names of its blocks, about.
     """
 
     state: str = field(metadata=gauge("kv_stream_state", "1", "state"))

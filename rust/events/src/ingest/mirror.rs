@@ -227,7 +227,7 @@ impl Mirror {
     pub(crate) fn memory_bytes(&self) -> usize {
         let spaces: usize = self.spaces.all.iter().map(Space::memory_bytes).sum();
         let links = self.links.as_ref().map_or(0, |links| links.memory_bytes());
-        spaces + links + self.references.memory_bytes()
+        spaces + links
     }
 
     /// Checks the structure, and that `to` holds every block that a name refers to.

@@ -64,10 +64,6 @@ impl Lane {
         }
     }
 
-    pub(crate) fn memory_bytes(&self) -> usize {
-        self.references.as_ref().map_or(0, Table::memory_bytes)
-    }
-
     /// The references counted, for comparison.
     #[cfg(test)]
     pub(crate) fn references(&self) -> Option<&Table<u64, u32>> {

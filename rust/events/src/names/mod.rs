@@ -133,10 +133,6 @@ impl<V: Value> ByName<V> {
         self.ints.len() + self.wides.len()
     }
 
-    pub(crate) fn memory_bytes(&self) -> usize {
-        self.ints.memory_bytes() + self.wides.memory_bytes()
-    }
-
     #[inline]
     pub(crate) fn get(&self, name: Name) -> Option<V> {
         match name {
@@ -179,10 +175,6 @@ impl Names {
     /// Copies of all names.
     pub(crate) fn copies(&self) -> u64 {
         self.copies
-    }
-
-    pub(crate) fn memory_bytes(&self) -> usize {
-        self.held.memory_bytes()
     }
 
     #[inline]

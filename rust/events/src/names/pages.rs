@@ -351,11 +351,6 @@ impl Pages {
         })
     }
 
-    pub(crate) fn memory_bytes(&self) -> usize {
-        let tokens = self.tokens.capacity() * size_of::<u32>();
-        self.nodes.capacity() * size_of::<Node>() + tokens + self.by_page.memory_bytes()
-    }
-
     /// Checks the tree against `names`, the number of names per page.
     #[cfg(test)]
     pub(crate) fn validate(&self, names: &HashMap<u64, u32>) -> Result<()> {

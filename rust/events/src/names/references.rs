@@ -157,10 +157,6 @@ impl References {
         }
     }
 
-    pub(crate) fn memory_bytes(&self) -> usize {
-        self.lanes.iter().map(Lane::memory_bytes).sum()
-    }
-
     /// Checks the uses of namespaces, by number, and that everything was passed on.
     #[cfg(test)]
     pub(crate) fn validate(&self, namespaces: &HashMap<u32, u32>) -> Result<()> {

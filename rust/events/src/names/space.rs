@@ -22,6 +22,11 @@ use crate::names::references::Uses;
 use crate::names::table::Value;
 use crate::names::{Held, Names};
 
+/// Mean bytes of a name with what it refers to.
+const NAME: usize = 40;
+/// Mean bytes of a page.
+const PAGE: usize = 120;
+
 /// Meaning of a store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
@@ -267,9 +272,10 @@ impl Space {
         blocks.flatten().map(|block| block.0).chain(complete)
     }
 
+    /// Heap bytes, within a factor of two: the mean of a name, and of a page with its tokens.
     pub(crate) fn memory_bytes(&self) -> usize {
-        let layout = self.layout.as_ref().map_or(0, Layout::memory_bytes);
-        self.names.memory_bytes() + layout
+        let pages = self.layout.as_ref().and_then(Layout::pages);
+        self.names.len() * NAME + pages.map_or(0, Pages::len) * PAGE
     }
 
     /// Checks the structure, and adds to the uses of each namespace.

@@ -42,11 +42,6 @@ impl<K: Copy + Eq + Hash, V: Value> Table<K, V> {
         self.0.len()
     }
 
-    /// By the capacity: seven of eight places are used at most, each with a byte of its own.
-    pub(crate) fn memory_bytes(&self) -> usize {
-        self.0.capacity() * 8 / 7 * (size_of::<(K, V)>() + 1)
-    }
-
     #[inline]
     pub(crate) fn get(&self, key: K) -> Option<V> {
         self.0.get(&key).copied()

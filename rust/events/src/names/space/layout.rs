@@ -184,14 +184,6 @@ impl Layout {
         }
     }
 
-    pub(super) fn memory_bytes(&self) -> usize {
-        match &self.form {
-            Form::Wide(runs) => runs.blocks.capacity() * 8 + runs.free.capacity() * 4,
-            Form::Pages(pages) => pages.memory_bytes(),
-            Form::Same => 0,
-        }
-    }
-
     /// Checks the structure against the names, of each identity so many.
     #[cfg(test)]
     pub(super) fn validate(&self, identities: &HashMap<u64, u32>) -> Result<()> {

@@ -1,4 +1,4 @@
-//! Request bodies of LLM APIs to canonical prompts: one pass of safe Rust, no tree, nothing allocated per value.
+//! Request bodies of LLM APIs to canonical prompts: one pass of safe Rust, no tree, a copy only of escaped strings.
 //!
 //! Two requests share no chunk of canonical bytes that ends behind the first difference of what an engine renders from
 //! them; in doubt they differ, which costs a hit, where a false match is a wrong answer. Differences that no engine can

@@ -3,7 +3,6 @@
 //! It accepts the texts that RFC 8259 and `serde_json` accept, within a depth. Every byte is read a constant number of
 //! times.
 
-mod escape;
 mod skip;
 mod strings;
 

@@ -1,4 +1,6 @@
-//! Strings: runs of plain bytes are found in blocks that the compiler turns into vectors.
+//! Strings: short ones of plain ASCII are found a word at a time, the others are read by jiter.
+
+use jiter::{Jiter, JiterErrorType, JsonErrorType};
 
 use super::Reader;
 use crate::error::{ErrorKind, Result};
@@ -45,20 +47,10 @@ impl Output for () {
 const ONES: u64 = 0x0101_0101_0101_0101;
 const HIGHS: u64 = 0x8080_8080_8080_8080;
 const WORD: usize = 8;
-const STEP: usize = 2 * WORD;
 const BLOCK: usize = 32;
 
-/// Whether a byte ends a run: a quote, a backslash or a control character; in a run of ASCII also any beyond it.
-#[inline]
-#[expect(
-    clippy::needless_bitwise_bool,
-    reason = "no vectors come of lazy operators"
-)]
-fn ends<const ASCII: bool>(byte: u8) -> bool {
-    (byte == b'"') | (byte == b'\\') | (byte < 0x20) | (ASCII & (byte >= 0x80))
-}
-
-/// High bits of the bytes that end a run of ASCII. Exact up to the lowest.
+/// High bits of the bytes that end a run of plain ASCII: quotes, backslashes, control characters and what is no ASCII.
+/// Exact up to the lowest.
 #[inline]
 fn ends_of(word: u64) -> u64 {
     let quotes = (word ^ (ONES * u64::from(b'"'))).wrapping_sub(ONES);
@@ -67,65 +59,14 @@ fn ends_of(word: u64) -> u64 {
     HIGHS & (quotes | slashes | controls | word)
 }
 
-/// How many bytes lie before the first that ends a run.
+/// Length of the run of plain ASCII that `bytes` begin with, if it ends within a block.
 #[inline]
-fn plain<const ASCII: bool>(step: &[u8; STEP]) -> usize {
-    // One vector, as long as the loop is no map and has no other steps.
-    let mut found = [0; STEP];
-    for (found, byte) in found.iter_mut().zip(step) {
-        *found = if ends::<ASCII>(*byte) { 0xFF } else { 0 };
-    }
-    let ([first, second], []) = found.as_chunks() else {
-        return 0;
-    };
-    let first = u64::from_le_bytes(*first);
-    if first != 0 {
-        return first.trailing_zeros() as usize / 8;
-    }
-    WORD + u64::from_le_bytes(*second).trailing_zeros() as usize / 8
-}
-
-/// Length of the run of ASCII that `bytes` begin with.
-#[inline]
-fn ascii_run(bytes: &[u8]) -> usize {
-    let (words, _) = bytes.as_chunks();
-    if let [first, second, ..] = words {
-        let found = ends_of(u64::from_le_bytes(*first));
-        if found != 0 {
-            return found.trailing_zeros() as usize / 8;
-        }
-        let found = ends_of(u64::from_le_bytes(*second));
-        if found != 0 {
-            return WORD + found.trailing_zeros() as usize / 8;
-        }
-        return run::<true>(bytes, 2 * WORD);
-    }
-    run::<true>(bytes, 0)
-}
-
-/// Where the run ends that is known up to `at`.
-#[inline(never)]
-fn run<const ASCII: bool>(bytes: &[u8], mut at: usize) -> usize {
-    let (blocks, _) = bytes[at..].as_chunks::<BLOCK>();
-    for block in blocks {
-        let found = block
-            .iter()
-            .fold(false, |found, byte| found | ends::<ASCII>(*byte));
-        if found {
-            break;
-        }
-        at += BLOCK;
-    }
-    while let Some(step) = bytes[at..].first_chunk() {
-        let count = plain::<ASCII>(step);
-        at += count;
-        if count < STEP {
-            return at;
-        }
-    }
-    let tail = &bytes[at..];
-    let end = tail.iter().position(|byte| ends::<ASCII>(*byte));
-    at + end.unwrap_or(tail.len())
+fn short_run(bytes: &[u8]) -> Option<usize> {
+    let (words, _) = bytes[..bytes.len().min(BLOCK)].as_chunks();
+    let mut ends = words.iter().map(|word| ends_of(u64::from_le_bytes(*word)));
+    let at = ends.position(|ends| ends != 0)?;
+    let found = ends_of(u64::from_le_bytes(words[at]));
+    Some(at * WORD + found.trailing_zeros() as usize / 8)
 }
 
 impl Reader<'_> {
@@ -133,44 +74,44 @@ impl Reader<'_> {
     ///
     /// # Errors
     /// With what stands here instead.
+    #[inline]
     pub fn string<O: Output>(&mut self, out: &mut O) -> Result<()> {
-        self.at += 1;
-        let rest = &self.bytes[self.at..];
-        let count = ascii_run(rest);
-        if rest.get(count) != Some(&b'"') {
-            return self.finish_string(out, count);
+        let rest = &self.bytes[self.at + 1..];
+        match short_run(rest) {
+            Some(count) if rest[count] == b'"' => {
+                out.put_first(rest, count);
+                self.at += count + 2;
+                Ok(())
+            }
+            _ => self.any_string(out),
         }
-        out.put_first(rest, count);
-        self.at += count + 1;
-        Ok(())
     }
 
-    /// A string that does not end with its first run, `count` bytes of plain ASCII.
     #[inline(never)]
-    fn finish_string<O: Output>(&mut self, out: &mut O, mut count: usize) -> Result<()> {
-        let start = self.at;
-        let mut beyond_ascii = false;
-        loop {
-            let rest = &self.bytes[self.at..];
-            if rest.get(count).is_some_and(|byte| *byte >= 0x80) {
-                beyond_ascii = true;
-                count = run::<false>(rest, count);
+    fn any_string<O: Output>(&mut self, out: &mut O) -> Result<()> {
+        let rest = &self.bytes[self.at..];
+        let mut jiter = Jiter::new(rest);
+        let error = match jiter.known_str() {
+            Ok(text) => {
+                out.put(text.as_bytes());
+                self.at += jiter.current_index();
+                return Ok(());
             }
-            out.put_first(rest, count);
-            self.at += count;
-            match rest.get(count) {
-                Some(b'"') => break,
-                Some(b'\\') => self.escapes(out)?,
-                _ => return Err(self.error(ErrorKind::Syntax)),
+            Err(error) => error,
+        };
+        self.at += error.index;
+        let kind = match error.error_type {
+            JiterErrorType::JsonError(JsonErrorType::InvalidUnicodeCodePoint) => {
+                let valid = std::str::from_utf8(rest).map_or_else(|e| e.valid_up_to(), str::len);
+                self.at = self.at - error.index + valid;
+                ErrorKind::Utf8
             }
-            count = ascii_run(&self.bytes[self.at..]);
-        }
-        let text = &self.bytes[start..self.at];
-        if beyond_ascii && let Err(error) = std::str::from_utf8(text) {
-            self.at = start + error.valid_up_to();
-            return Err(self.error(ErrorKind::Utf8));
-        }
-        self.at += 1;
-        Ok(())
+            JiterErrorType::JsonError(
+                JsonErrorType::LoneLeadingSurrogateInHexEscape
+                | JsonErrorType::UnexpectedEndOfHexEscape,
+            ) => ErrorKind::Surrogate,
+            _ => ErrorKind::Syntax,
+        };
+        Err(self.error(kind))
     }
 }

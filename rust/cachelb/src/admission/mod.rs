@@ -16,8 +16,8 @@ mod tenants;
 
 pub(crate) use late::{Bounds, Late};
 pub use limits::PendingLimits;
+pub(crate) use passage::{Charged, Terms, why};
 pub use passage::{GateId, Passage};
-pub(crate) use passage::{Terms, why};
 pub(crate) use queue::{Class, Entry, Full, Queue};
 pub use queue::{Order, Ticket};
 pub use tenants::Tenant;

@@ -32,6 +32,15 @@ pub struct Passage {
     pub is_beside: bool,
 }
 
+/// The tenant that a booking is charged to.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Charged {
+    pub gate: GateId,
+    pub tenant: Tenant,
+    /// Output tokens so far.
+    pub output: u64,
+}
+
 /// How a gate treats a request.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Terms<'a> {

@@ -6,6 +6,7 @@
 //! | `checks` | cached tokens that events promise, compared with the engine's report |
 //! | `predictions` of `select` | cached tokens of engines that publish no events, or leave groups out |
 //! | `ledger` | the decision and its outcome, and the counters of all |
+//! | `admission` | the tenant that is charged for the output |
 //!
 //! These share one copy of the path. A worker has at most [`KEPT`] bookings whose path is followed, with
 //! [`MOST_BLOCKS`] blocks on all workers; beyond that the oldest there are followed no more. A record outlives its
@@ -26,6 +27,7 @@ use cachelb_core::groups::Resuming;
 use cachelb_core::ids::{Millis, SequenceHash, WorkerId};
 use cachelb_core::load::{BookingId, Open, Payload, Phase};
 
+use crate::admission::Charged;
 use crate::bookings::checks::{Checks, Promise};
 use crate::bookings::leases::{Deadlines, Lease};
 use crate::bookings::ledger::{Ending, Ledger, Record, Usage};
@@ -60,6 +62,8 @@ pub struct Booking {
     pub(crate) lease: Option<Lease>,
     pub(crate) promise: Option<Promise>,
     pub(crate) prediction: Option<Prediction>,
+    /// The tenant that pays for the output.
+    pub(crate) charged: Option<Charged>,
 }
 
 impl Payload for Booking {
@@ -76,6 +80,7 @@ pub(crate) struct Closed {
     pub record: Option<Record>,
     /// The prediction for it, and its path.
     pub prediction: Option<(Prediction, Arc<[SequenceHash]>)>,
+    pub charged: Option<Charged>,
 }
 
 /// The bookings whose path is kept.
@@ -212,6 +217,7 @@ impl Bookings {
         let booking = self.book.bookings.payload_mut(id)?;
         let record = booking.record.take();
         let prediction = booking.prediction.take();
+        let charged = booking.charged.take();
         let prediction = prediction.map(|prediction| (prediction, Arc::clone(&booking.path)));
         self.drop_settled(worker, id);
         let phase = self.book.close(id)?;
@@ -219,6 +225,7 @@ impl Bookings {
             phase,
             record,
             prediction,
+            charged,
         })
     }
 

@@ -6,12 +6,11 @@ use std::task::Waker;
 use cachelb_core::block_tracker::Origin;
 use cachelb_core::error::{Error, Result};
 use cachelb_core::ids::{Millis, SequenceHash, WorkerId};
-use cachelb_core::load::BookingId;
 
 use super::room::Usable;
 use crate::admission::{
-    Bounds, Class, Entry, Full, GateId, Late, Order, Passage, PendingLimits, Queue, Tenant, Terms,
-    Ticket,
+    Bounds, Charged, Class, Entry, Full, GateId, Late, Order, Passage, PendingLimits, Queue,
+    Tenant, Terms, Ticket,
 };
 use crate::request::{PoolId, Request};
 
@@ -108,8 +107,6 @@ pub struct Gate {
     /// Whether newcomers are refused.
     pub(super) is_closed: bool,
     tallies: BTreeMap<i64, Tally>,
-    /// Open bookings of tenants, and the output tokens that were charged for each.
-    booked: HashMap<BookingId, (Tenant, u64)>,
 }
 
 impl Gate {
@@ -133,7 +130,6 @@ impl Gate {
             gone: Vec::new(),
             is_closed: false,
             tallies: BTreeMap::new(),
-            booked: HashMap::new(),
         }
     }
 
@@ -265,31 +261,6 @@ impl Gate {
         Some(entry)
     }
 
-    /// A request of a tenant was booked.
-    fn booked(&mut self, passage: &Passage, booking: BookingId, uncached: u64) {
-        if self.settings.is_fair {
-            let tenant = self.queue.tenants_mut().charge(passage.tenant, uncached);
-            self.booked.insert(booking, (tenant, 0));
-        }
-    }
-
-    /// A booking has `n` more output tokens.
-    fn generated(&mut self, booking: BookingId, n: u64) {
-        if let Some((tenant, counted)) = self.booked.get_mut(&booking) {
-            *counted = counted.saturating_add(n);
-            let cost = n.saturating_mul(OUTPUT_WEIGHT);
-            self.queue.tenants_mut().charge(*tenant, cost);
-        }
-    }
-
-    /// A booking ended, with so many output tokens in all if that is known.
-    fn ended(&mut self, booking: BookingId, output: Option<u64>) {
-        if let Some(&(_, counted)) = self.booked.get(&booking) {
-            self.generated(booking, output.unwrap_or(0).saturating_sub(counted));
-            self.booked.remove(&booking);
-        }
-    }
-
     fn forget(&mut self) {
         // In the child of a fork, what would call the parent's requests is not touched.
         std::mem::forget(std::mem::replace(self, Self::new(self.settings.clone())));
@@ -373,13 +344,16 @@ impl Gates {
         self.open.values_mut()
     }
 
-    /// A request that passed was booked.
-    pub(crate) fn booked(&mut self, request: &Request<'_>, booking: BookingId, uncached: u64) {
-        if let Some(passage) = &request.passage
-            && let Some(gate) = self.get_mut(passage.gate)
-        {
-            gate.booked(passage, booking, uncached);
-        }
+    /// A request that passed was booked: its tenant is charged for the prompt, where tenants take turns.
+    pub(crate) fn charge(&mut self, request: &Request<'_>, uncached: u64) -> Option<Charged> {
+        let passage = request.passage.as_ref()?;
+        let gate = self.get_mut(passage.gate);
+        let gate = gate.filter(|gate| gate.settings.is_fair)?;
+        Some(Charged {
+            gate: passage.gate,
+            tenant: gate.queue.tenants_mut().charge(passage.tenant, uncached),
+            output: 0,
+        })
     }
 
     /// A request on a worker has its first token.
@@ -390,17 +364,18 @@ impl Gates {
     }
 
     /// A booking has `n` more output tokens.
-    pub(crate) fn generated(&mut self, booking: BookingId, n: u64) {
-        for gate in self.iter_mut() {
-            gate.generated(booking, n);
+    pub(crate) fn generated(&mut self, charged: &mut Charged, n: u64) {
+        if let Some(gate) = self.get_mut(charged.gate) {
+            charged.output = charged.output.saturating_add(n);
+            let cost = n.saturating_mul(OUTPUT_WEIGHT);
+            gate.queue.tenants_mut().charge(charged.tenant, cost);
         }
     }
 
-    /// A booking ended.
-    pub(crate) fn ended(&mut self, booking: BookingId, output: Option<u64>) {
-        for gate in self.iter_mut() {
-            gate.ended(booking, output);
-        }
+    /// A booking ended with so many output tokens in all.
+    pub(crate) fn ended(&mut self, mut charged: Charged, output: u64) {
+        let more = output.saturating_sub(charged.output);
+        self.generated(&mut charged, more);
     }
 
     /// Empties the queue and the counts, as in the child of a fork.

@@ -23,7 +23,10 @@ impl Selector {
         if let Some((worker, _, false)) = self.bookings.get(id) {
             self.fleet.change_health(worker, |h| h.answered(now));
         }
-        self.gates.generated(id, n);
+        let booking = self.bookings.book.bookings.payload_mut(id);
+        if let Some(charged) = booking.and_then(|booking| booking.charged.as_mut()) {
+            self.gates.generated(charged, n);
+        }
         self.bookings.book.tokens(id, n, now)
     }
 
@@ -144,7 +147,6 @@ impl Selector {
     /// The request ended. Returns whether the booking was still open.
     pub fn close(&mut self, id: BookingId, ending: Ending, usage: Usage, now: Millis) -> bool {
         let output = usage.output_tokens;
-        self.gates.ended(id, output);
         let Some((worker, pool, is_remote)) = self.bookings.get(id) else {
             return false;
         };
@@ -170,6 +172,9 @@ impl Selector {
         let Some(closed) = self.bookings.close(id) else {
             return false;
         };
+        if let Some(charged) = closed.charged {
+            self.gates.ended(charged, output.unwrap_or(0));
+        }
         let is_proven = closed.phase != Phase::Booked;
         if !is_remote {
             if let Some(sharing) = &mut self.sharing {

@@ -218,6 +218,7 @@ impl<'a, 'r> Step<'a, 'r> {
             *kept = Booking {
                 pool: request.pool,
                 mark: request.mark,
+                charged: s.gates.charge(request, prefill_tokens),
                 ..Booking::default()
             };
         }
@@ -229,7 +230,6 @@ impl<'a, 'r> Step<'a, 'r> {
         if decided.choice.cold {
             book.loads.mark_cold_pick(worker);
         }
-        s.gates.booked(request, booking, prefill_tokens);
         if let Some(sharing) = &mut s.sharing {
             sharing.booked(&s.fleet, (booking, worker), request.pool, work);
         }
@@ -238,7 +238,6 @@ impl<'a, 'r> Step<'a, 'r> {
             let s = &mut *self.selector;
             s.bookings.drop_followed(worker, booking);
             s.bookings.book.close(booking);
-            s.gates.ended(booking, None);
             if let Some(sharing) = &mut s.sharing {
                 sharing.closed(booking, true);
             }

@@ -93,6 +93,7 @@ use std::sync::Arc;
 
 use cachelb_core::error::{Error, Result};
 use cachelb_core::rng::Rng;
+use cachelb_policy::Ended;
 
 use crate::bookings::affinity::Affinity;
 use crate::bookings::{Bookings, LoadBook};
@@ -161,6 +162,12 @@ impl Selector {
         self.gates.forget();
         self.capture = None;
         self.sharing = None;
+        for booking in self.bookings.book.bookings.payloads_mut() {
+            let rules = &mut self.pools[booking.pool].rules;
+            rules.each_memo(&mut booking.memos, |own, memory| {
+                own.ended(memory, Ended::Unknown);
+            });
+        }
         self.pools.each_rule(|rule| rule.ended_all());
         self.pools.change_all(|_| true, Blocks::forget_bookings);
         self.bookings.forget(self.settings.records)
@@ -278,7 +285,7 @@ impl Selector {
                 return Err(Error::Invariant(format!("worker {name:?} has no columns")));
             }
         }
-        self.pools.validate(book.bookings.len())?;
+        self.pools.validate()?;
         let (rows, max_age) = (&self.candidates.rows, self.settings.max_report_age_ms);
         rows.validate(&self.fleet, book, max_age)
     }

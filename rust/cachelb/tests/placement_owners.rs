@@ -215,7 +215,7 @@ impl World {
             .close(open.booking, ending, Usage::default(), Millis(self.now));
         match ending.ended() {
             Ended::Served => self.ledger.answer(open.id),
-            Ended::Failed => self.ledger.fail(open.id),
+            _ => self.ledger.fail(open.id),
         }
     }
 

@@ -32,7 +32,7 @@ pub use features::{COLUMNS, FEATURES, FeatureSet, Row, Sample};
 pub use fitting::{Errors, Fitting, Kind};
 pub use guards::{Drift, Normaliser};
 pub use model::{Model, Scratch};
-pub use pending::{Dropped, Measured, Pending, PendingRows, Reward};
+pub use pending::{Dropped, Held, Measured, Pending, PendingRows, Reward};
 pub use pools::{Pools, Replay};
 pub use stats::LearnedStats;
 pub use trainer::{Schedule, Trainer, Training};

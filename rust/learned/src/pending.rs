@@ -1,12 +1,9 @@
 //! Decisions whose cost is not known yet, and what becomes of them.
 //!
-//! A row is kept from the selection until its booking is answered, or for a reward that needs the end until then. It
-//! leaves with its booking whatever happens, so there are never more rows than open bookings. Only measured
+//! A row is kept with its booking from the selection until that is answered, or for a reward that needs the end until
+//! then, so there are never more rows than open bookings. Only measured
 //! requests give samples: not those that failed, were given up or whose first token was not reported.
 
-use std::collections::HashMap;
-
-use cachelb_core::ids::BookingId;
 use cachelb_core::ids::Millis;
 
 use crate::features::{Row, Sample};
@@ -81,13 +78,16 @@ pub struct Measured {
     pub sample: Sample,
 }
 
-/// All of them.
+/// A row, until its cost is known.
+pub type Held = Option<Box<Pending>>;
+
+/// How costs are measured, and the count of all rows.
 #[derive(Debug)]
 pub struct PendingRows {
     reward: Reward,
     /// Times to a first token are cut to so many seconds: how late a hopeless request was teaches nothing.
     clip_s: f64,
-    open: HashMap<BookingId, Pending>,
+    open: usize,
     dropped: Dropped,
 }
 
@@ -102,7 +102,7 @@ impl PendingRows {
         Self {
             reward,
             clip_s,
-            open: HashMap::new(),
+            open: 0,
             dropped: Dropped::default(),
         }
     }
@@ -110,13 +110,13 @@ impl PendingRows {
     /// Rows whose cost is not known.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.open.len()
+        self.open
     }
 
     /// Whether there are none.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.open.is_empty()
+        self.open == 0
     }
 
     /// The requests that gave no sample.
@@ -126,21 +126,24 @@ impl PendingRows {
     }
 
     /// A request was routed.
-    pub fn open(&mut self, booking: BookingId, pending: Pending) {
-        self.open.insert(booking, pending);
+    pub fn open(&mut self, pending: Pending) -> Held {
+        self.open += 1;
+        Some(Box::new(pending))
+    }
+
+    fn take(&mut self, held: &mut Held) -> Option<Pending> {
+        let pending = held.take()?;
+        self.open -= 1;
+        Some(*pending)
     }
 
     /// Its worker answered.
-    pub fn answered(
-        &mut self,
-        booking: BookingId,
-        first_token: Option<Millis>,
-    ) -> Option<Measured> {
+    pub fn answered(&mut self, held: &mut Held, first_token: Option<Millis>) -> Option<Measured> {
         if self.reward == Reward::E2e {
-            self.open.get_mut(&booking)?.first_token = first_token;
+            held.as_mut()?.first_token = first_token;
             return None;
         }
-        let pending = self.open.remove(&booking)?;
+        let pending = self.take(held)?;
         let Some(at) = first_token else {
             self.dropped.missing += 1;
             return None;
@@ -151,14 +154,14 @@ impl PendingRows {
     /// It was served to its end.
     pub fn served(
         &mut self,
-        booking: BookingId,
+        held: &mut Held,
         output_tokens: Option<u64>,
         now: Millis,
     ) -> Option<Measured> {
         if self.reward != Reward::E2e {
             return None;
         }
-        let pending = self.open.remove(&booking)?;
+        let pending = self.take(held)?;
         let total = seconds(pending.at, now);
         let took = match (pending.first_token, pending.expected_output, output_tokens) {
             (Some(first), Some(expected), Some(got)) if got > 1 && expected > 0 => {
@@ -209,19 +212,9 @@ impl PendingRows {
         })
     }
 
-    /// It closed.
-    pub fn ended(&mut self, booking: BookingId) {
-        self.open.remove(&booking);
-    }
-
-    /// The worker registered as `order` is gone, and its bookings with it.
-    pub fn forget(&mut self, order: u64) {
-        self.open.retain(|_, pending| pending.order != order);
-    }
-
-    /// Every booking is closed in an unknown way.
-    pub fn clear(&mut self) {
-        self.open.clear();
+    /// Its booking closed.
+    pub fn ended(&mut self, held: &mut Held) {
+        self.take(held);
     }
 }
 
@@ -230,20 +223,13 @@ mod tests {
     use super::*;
     use crate::COLUMNS;
 
-    fn booking(entry: u32) -> BookingId {
-        BookingId {
-            entry,
-            generation: 0,
-        }
-    }
-
-    fn pending(order: u64, expected_output: Option<u64>) -> Pending {
+    fn pending(expected_output: Option<u64>) -> Pending {
         Pending {
             row: Row {
                 values: [0.0; COLUMNS],
                 gpu: Row::NO_GPU,
             },
-            order,
+            order: 0,
             at: Millis(1_000),
             predicted: None,
             version: 0,
@@ -260,11 +246,11 @@ mod tests {
     fn the_time_to_the_first_token_is_clipped_and_told_once() {
         let mut rows = PendingRows::new(Reward::Ttft, 15.0);
         for (first, expected) in [(1_250, 0.25), (1_000, 0.0), (900_000, 15.0)] {
-            rows.open(booking(0), pending(0, None));
-            let told = rows.answered(booking(0), Some(Millis(first)));
+            let mut held = rows.open(pending(None));
+            let told = rows.answered(&mut held, Some(Millis(first)));
             assert_eq!(cost(told), Some(expected));
-            assert_eq!(rows.answered(booking(0), Some(Millis(first))), None);
-            assert_eq!(rows.served(booking(0), None, Millis(first)), None);
+            assert_eq!(rows.answered(&mut held, Some(Millis(first))), None);
+            assert_eq!(rows.served(&mut held, None, Millis(first)), None);
         }
         assert!(rows.is_empty());
     }
@@ -273,11 +259,11 @@ mod tests {
     fn what_is_no_measurement_is_dropped_and_counted() {
         let mut rows = PendingRows::new(Reward::Ttft, 15.0);
         for told in [None, Some(999), Some(3_601_001)] {
-            rows.open(booking(0), pending(0, None));
-            assert_eq!(rows.answered(booking(0), told.map(Millis)), None);
+            let mut held = rows.open(pending(None));
+            assert_eq!(rows.answered(&mut held, told.map(Millis)), None);
         }
         for took in [f64::NAN, f64::INFINITY] {
-            assert_eq!(rows.measured(pending(0, None), took), None);
+            assert_eq!(rows.measured(pending(None), took), None);
         }
         let expected = Dropped {
             missing: 1,
@@ -297,13 +283,13 @@ mod tests {
             (Some(101), None, 2.5),
             (Some(101), Some(1), 2.5),
         ] {
-            rows.open(booking(0), pending(0, expected));
-            assert_eq!(rows.answered(booking(0), Some(Millis(1_500))), None);
-            let told = rows.served(booking(0), got, Millis(3_500));
+            let mut held = rows.open(pending(expected));
+            assert_eq!(rows.answered(&mut held, Some(Millis(1_500))), None);
+            let told = rows.served(&mut held, got, Millis(3_500));
             assert_eq!(self::cost(told), Some(cost), "{expected:?} {got:?}");
         }
-        rows.open(booking(1), pending(0, None));
-        let told = rows.served(booking(1), None, Millis(2_000));
+        let mut held = rows.open(pending(None));
+        let told = rows.served(&mut held, None, Millis(2_000));
         assert_eq!(cost(told), Some(1.0));
     }
 
@@ -311,22 +297,21 @@ mod tests {
     fn a_missed_objective_costs_one() {
         let mut rows = PendingRows::new(Reward::Slo { ttft_ms: 500.0 }, 15.0);
         for (first, missed) in [(1_500, 0.0), (1_501, 1.0)] {
-            rows.open(booking(0), pending(0, None));
-            let told = rows.answered(booking(0), Some(Millis(first)));
+            let mut held = rows.open(pending(None));
+            let told = rows.answered(&mut held, Some(Millis(first)));
             assert_eq!(cost(told), Some(missed));
         }
     }
 
     #[test]
-    fn rows_leave_with_their_booking_or_their_worker() {
+    fn rows_leave_with_their_booking() {
         let mut rows = PendingRows::new(Reward::Ttft, 15.0);
-        for order in 0..4 {
-            rows.open(booking(order as u32), pending(order % 2, None));
-        }
-        rows.ended(booking(0));
-        rows.forget(1);
+        let [mut answered, mut ended] = [(), ()].map(|()| rows.open(pending(None)));
+        assert_eq!(rows.len(), 2);
+        rows.answered(&mut answered, Some(Millis(1_500)));
+        rows.ended(&mut answered);
         assert_eq!(rows.len(), 1);
-        rows.clear();
+        rows.ended(&mut ended);
         assert!(rows.is_empty());
     }
 }

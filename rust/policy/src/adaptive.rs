@@ -45,11 +45,12 @@ mod speeds;
 use std::cell::OnceCell;
 
 use cachelb_core::error::Result;
-use cachelb_core::load::{BookingId, Known, Load, Prefill};
+use cachelb_core::load::{Known, Load, Prefill};
 use cachelb_core::rng::Rng;
 
 use super::about::{About, Need, Ruled, Setup};
 use super::choice::Choice;
+use super::memo::Memos;
 use super::options::{Configure, Policy, conflict, options};
 use super::pair::{PairChoice, Pairing};
 use super::rule::{Properties, Rule};
@@ -407,7 +408,7 @@ impl Rule for Adaptive {
         }
     }
 
-    fn settled(&mut self, view: &View<'_>, _: Choice, _: usize, _: BookingId) {
+    fn settled(&mut self, view: &View<'_>, _: Choice, _: usize, _: &mut Memos<'_>) {
         self.branches.add(view);
     }
 

@@ -11,8 +11,8 @@ use std::collections::{BTreeMap, HashMap};
 use cachelb_core::collections::heap_bytes;
 use cachelb_core::error::{Error, Result};
 use cachelb_core::ids::Millis;
-use cachelb_core::load::BookingId;
 
+use super::memo::Use;
 use super::parts::Ended;
 use super::slots::ByOrder;
 
@@ -101,16 +101,6 @@ impl Binding {
     }
 }
 
-#[derive(Debug, Clone, Copy)]
-struct Open {
-    key: Key,
-    binding: u64,
-    order: u64,
-    proven: bool,
-    /// The proposal that rests on it.
-    backs: Option<u64>,
-}
-
 /// The state of a key in the table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Known {
@@ -128,7 +118,6 @@ pub(super) struct Bindings {
     /// Keys by last use: those without an open request, and those with.
     idle: BTreeMap<u64, Key>,
     busy: BTreeMap<u64, Key>,
-    open: HashMap<BookingId, Open>,
     /// Bindings per worker.
     sessions: ByOrder<u32>,
     uses: u64,
@@ -141,7 +130,6 @@ impl Bindings {
             table: HashMap::new(),
             idle: BTreeMap::new(),
             busy: BTreeMap::new(),
-            open: HashMap::new(),
             sessions: HashMap::default(),
             uses: 0,
         }
@@ -242,9 +230,9 @@ impl Bindings {
         }
     }
 
-    /// A request of `key` was booked as `booking` on the worker registered as `order`. `placed` is set if no
-    /// worker that the key prefers could serve.
-    pub fn used(&mut self, key: Key, order: u64, placed: bool, booking: BookingId, now: Millis) {
+    /// A request of `key` was booked on the worker registered as `order`. `placed` is set if no worker that the key prefers
+    /// could serve.
+    pub fn used(&mut self, key: Key, order: u64, placed: bool, now: Millis) -> Use {
         self.make_room(now, false);
         if !self.table.contains_key(&key) {
             self.make_room(now, true);
@@ -290,18 +278,17 @@ impl Bindings {
             binding.open += 1;
             (binding.used, binding.at, id) = (used, now, binding.id);
         });
-        let open = Open {
+        Use {
             key,
             binding: id,
             order,
             proven: false,
             backs,
-        };
-        self.open.insert(booking, open);
+        }
     }
 
     /// As [`Bindings::edit`], unless the key was bound anew since `open` began.
-    fn edit_current(&mut self, open: Open, change: impl FnOnce(&mut Binding)) {
+    fn edit_current(&mut self, open: Use, change: impl FnOnce(&mut Binding)) {
         if self
             .table
             .get(&open.key)
@@ -318,11 +305,6 @@ impl Bindings {
 
     /// Takes the worker registered as `order` out of every binding. The keys stay known: they were moved.
     pub fn forget(&mut self, order: u64) {
-        let lost = self.open.extract_if(|_, open| open.order == order);
-        let lost: Vec<Open> = lost.map(|(_, open)| open).collect();
-        for open in lost {
-            self.edit_current(open, |binding| binding.open -= 1);
-        }
         if self.sessions(order) == 0 {
             return;
         }
@@ -356,10 +338,10 @@ impl Bindings {
         heap_bytes::table(&self.table) + self.table.len() * self.limits.workers * size_of::<u64>()
     }
 
-    /// Bookings that were not closed.
+    /// Open bookings of all keys.
     #[cfg(test)]
-    pub fn open(&self) -> usize {
-        self.open.len()
+    pub fn open(&self) -> u32 {
+        self.table.values().map(|binding| binding.open).sum()
     }
 
     /// Recounts everything.
@@ -369,27 +351,17 @@ impl Bindings {
     pub fn validate(&self) -> Result<()> {
         let broken = |what: String| Err(Error::Invariant(what));
         let mut sessions: ByOrder<u32> = HashMap::default();
-        let mut open: HashMap<(Key, u64), u32> = HashMap::new();
-        for booking in self.open.values() {
-            *open.entry((booking.key, booking.binding)).or_default() += 1;
-        }
         for (key, binding) in &self.table {
             for order in binding.workers().into_iter().flatten() {
                 *sessions.entry(order).or_default() += 1;
             }
-            let open = open.get(&(*key, binding.id)).copied().unwrap_or(0);
             let order = if binding.open == 0 {
                 &self.idle
             } else {
                 &self.busy
             };
-            if open != binding.open
-                || binding.held.len() > self.limits.workers
-                || order.get(&binding.used) != Some(key)
-            {
-                return broken(format!(
-                    "{open} bookings of {binding:?}, or it is out of order"
-                ));
+            if binding.held.len() > self.limits.workers || order.get(&binding.used) != Some(key) {
+                return broken(format!("{binding:?} is too long, or out of order"));
             }
         }
         if sessions != self.sessions {
@@ -406,12 +378,11 @@ impl Bindings {
 }
 
 impl Bindings {
-    /// The worker of `booking` answered.
-    pub(super) fn proven(&mut self, booking: BookingId) {
-        let Some(open) = self.open.get_mut(&booking).filter(|open| !open.proven) else {
+    /// The worker of a booking answered.
+    pub(super) fn proven(&mut self, open: &mut Use) {
+        if std::mem::replace(&mut open.proven, true) {
             return;
-        };
-        open.proven = true;
+        }
         let (open, keep) = (*open, self.limits.workers);
         self.edit_current(open, |binding| {
             match &mut binding.proposal {
@@ -426,14 +397,14 @@ impl Bindings {
         });
     }
 
-    /// `booking` is closed.
-    pub(super) fn ended(&mut self, booking: BookingId, ended: Ended) {
-        if ended == Ended::Served {
-            self.proven(booking);
+    /// A booking is closed.
+    pub(super) fn ended(&mut self, mut open: Use, ended: Ended) {
+        match ended {
+            Ended::Served | Ended::Unknown => self.proven(&mut open),
+            Ended::Failed => {}
+            // Its binding and proposal go with it.
+            Ended::WorkerGone => return self.edit_current(open, |binding| binding.open -= 1),
         }
-        let Some(open) = self.open.remove(&booking) else {
-            return;
-        };
         self.edit_current(open, |binding| {
             binding.open -= 1;
             if !open.proven && binding.held.contains(&open.order) {
@@ -452,14 +423,6 @@ impl Bindings {
         let unbound = |b: &Binding| b.id == open.binding && b.open == 0 && b.is_empty();
         if self.table.get(&open.key).is_some_and(unbound) {
             self.take(open.key);
-        }
-    }
-
-    /// Every booking is closed, with unknown outcomes.
-    pub(super) fn ended_all(&mut self) {
-        let all: Vec<BookingId> = self.open.keys().copied().collect();
-        for booking in all {
-            self.ended(booking, Ended::Served);
         }
     }
 }

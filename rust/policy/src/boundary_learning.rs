@@ -16,17 +16,15 @@
 
 mod options;
 
-use std::collections::HashMap;
-
 use cachelb_core::error::Result;
-use cachelb_core::ids::{Millis, SequenceHash};
-use cachelb_core::load::BookingId;
+use cachelb_core::ids::Millis;
 use cachelb_core::rng::Rng;
 
 pub use self::options::BoundaryLearningOptions;
 pub(super) use self::options::POLICY;
 use super::bounded;
 use super::choice::Choice;
+use super::memo::{Lesson, Memory, Memos};
 use super::options::Seconds;
 use super::parts::{Ended, Routed, State, state};
 use super::reason::Reason;
@@ -47,15 +45,6 @@ pub enum Teaches {
     Original,
 }
 
-/// The routes that a request makes once it is answered.
-#[derive(Debug)]
-struct Lesson {
-    order: u64,
-    at: Millis,
-    /// Hashes and depths, shallowest first.
-    keys: Box<[(SequenceHash, u32)]>,
-}
-
 /// The rule, its routes and its ring.
 #[derive(Debug)]
 pub struct BoundaryLearning {
@@ -64,7 +53,6 @@ pub struct BoundaryLearning {
     replicas: f64,
     routes: Routes,
     ring: Ring,
-    open: HashMap<BookingId, Lesson>,
 }
 
 /// The route that begins a request's prompt.
@@ -87,7 +75,6 @@ impl BoundaryLearning {
         Self {
             routes: Routes::new(limits, seed),
             ring: Ring::new(VNODES, seed),
-            open: HashMap::new(),
             options,
             replicas,
         }
@@ -176,14 +163,8 @@ impl BoundaryLearning {
 
     /// The key of the prefix that ends with `hash`.
     #[cfg(test)]
-    pub(super) fn key(&self, hash: SequenceHash) -> cachelb_core::ids::RouteKey {
+    pub(super) fn key(&self, hash: cachelb_core::ids::SequenceHash) -> cachelb_core::ids::RouteKey {
         self.routes.key(hash)
-    }
-
-    /// Bookings whose worker did not answer yet.
-    #[cfg(test)]
-    pub(super) fn open(&self) -> usize {
-        self.open.len()
     }
 }
 
@@ -208,7 +189,7 @@ impl Rule for BoundaryLearning {
         }
     }
 
-    fn settled(&mut self, view: &View<'_>, choice: Choice, _served: usize, booking: BookingId) {
+    fn settled(&mut self, view: &View<'_>, choice: Choice, _served: usize, memos: &mut Memos<'_>) {
         self.ring.settle(view);
         let Some(path) = view.blocks else { return };
         let mut order = view.rows[choice.row].order;
@@ -228,7 +209,7 @@ impl Rule for BoundaryLearning {
             keys: self.keys(view).into_iter().map(key).collect(),
         };
         if !lesson.keys.is_empty() {
-            self.open.insert(booking, lesson);
+            memos.keep(Memory::Lesson(lesson));
         }
     }
 
@@ -249,7 +230,6 @@ impl Rule for BoundaryLearning {
 
 impl State for BoundaryLearning {
     fn forget(&mut self, order: u64) {
-        self.open.retain(|_, lesson| lesson.order != order);
         self.routes.forget(order);
         self.ring.forget(order);
     }
@@ -266,27 +246,21 @@ impl State for BoundaryLearning {
         self.routes.validate()
     }
 
-    fn proven(&mut self, booking: BookingId, _first_token: Option<Millis>) {
-        let Some(lesson) = self.open.remove(&booking) else {
+    fn proven(&mut self, memory: &mut Memory, _first_token: Option<Millis>) {
+        let Memory::Lesson(lesson) = memory else {
             return;
         };
-        let claims: Vec<Claim> = self.claims(&lesson, lesson.at).collect();
+        let claims: Vec<Claim> = self.claims(lesson, lesson.at).collect();
         for claim in claims {
             self.routes.learn(claim, Rank::Local, lesson.at);
         }
+        lesson.keys = Box::default();
     }
 
-    fn ended(&mut self, booking: BookingId, ended: Ended) {
-        match ended {
-            Ended::Served => self.proven(booking, None),
-            Ended::Failed => {
-                self.open.remove(&booking);
-            }
+    fn ended(&mut self, memory: &mut Memory, ended: Ended) {
+        if ended == Ended::Served {
+            self.proven(memory, None);
         }
-    }
-
-    fn ended_all(&mut self) {
-        self.open.clear();
     }
 }
 
@@ -299,8 +273,8 @@ impl Routed for BoundaryLearning {
         self.routes.remote()
     }
 
-    fn teaches(&self, booking: BookingId, now: Millis, each: &mut dyn FnMut(Claim)) {
-        if let Some(lesson) = self.open.get(&booking) {
+    fn teaches(&self, memory: &Memory, now: Millis, each: &mut dyn FnMut(Claim)) {
+        if let Memory::Lesson(lesson) = memory {
             self.claims(lesson, now).for_each(each);
         }
     }

@@ -7,12 +7,12 @@
 //! ```
 
 use cachelb_core::error::Result;
-use cachelb_core::load::BookingId;
 use cachelb_core::rng::Rng;
 
 use super::about::{About, Need, Ruled, Setup};
 use super::bounded;
 use super::choice::Choice;
+use super::memo::Memos;
 use super::options::{Configure, NOT_NEGATIVE, Policy, options};
 use super::parts::state;
 use super::reason::Reason;
@@ -88,7 +88,13 @@ impl Rule for ConsistentHash {
         bounded::choose(&self.ring, view, key, self.epsilon)
     }
 
-    fn settled(&mut self, view: &View<'_>, _choice: Choice, _served: usize, _booking: BookingId) {
+    fn settled(
+        &mut self,
+        view: &View<'_>,
+        _choice: Choice,
+        _served: usize,
+        _memos: &mut Memos<'_>,
+    ) {
         self.ring.settle(view);
     }
 

@@ -33,7 +33,7 @@ use std::cell::{Cell, RefCell};
 
 use cachelb_core::error::{Error, Result};
 use cachelb_core::ids::Millis;
-use cachelb_core::load::{BookingId, Known};
+use cachelb_core::load::Known;
 use cachelb_core::rng::Rng;
 use cachelb_learned::{
     Drift, LearnedStats, Measured, Model, Normaliser, Pending, PendingRows, Row, Trainer,
@@ -47,6 +47,7 @@ pub use self::settings::{Learning, Outside, Tie};
 use self::work::Work;
 use super::choice::Choice;
 use super::crowd::Crowd;
+use super::memo::{Memory, Memos};
 use super::parts::{self, Ended, state};
 use super::reason::Reason;
 use super::rule::{Properties, Rule};
@@ -253,7 +254,7 @@ impl Learned {
     }
 
     /// Keeps the features of row `at`, which serves the request, until it is answered.
-    fn keep(&mut self, view: &View<'_>, at: usize, booking: BookingId) {
+    fn keep(&mut self, view: &View<'_>, at: usize, memos: &mut Memos<'_>) {
         let row = row(view, &view.rows[at], &self.gpus);
         let pending = Pending {
             row,
@@ -273,7 +274,7 @@ impl Learned {
         self.crowd.add(view, &view.rows[at]);
         // The features of a worker whose report is stale are not those it had.
         if !view.is_stale(&view.rows[at]) {
-            self.pending.open(booking, pending);
+            memos.keep(Memory::Features(self.pending.open(pending)));
         }
         if self.trainer.poll(view.now) {
             self.start();
@@ -332,10 +333,11 @@ impl Rule for Learned {
         }
     }
 
-    fn settled(&mut self, view: &View<'_>, choice: Choice, served: usize, booking: BookingId) {
-        self.fallback.settled(view, choice, served, booking);
+    fn settled(&mut self, view: &View<'_>, choice: Choice, served: usize, memos: &mut Memos<'_>) {
+        let fallback = &mut self.fallback;
+        fallback.settled(view, choice, served, &mut memos.inner());
         self.took(view, choice);
-        self.keep(view, served, booking);
+        self.keep(view, served, memos);
     }
 
     /// The expected cost of the request; unknown where the model cannot predict.
@@ -390,7 +392,6 @@ impl parts::State for Learned {
 
     fn forget(&mut self, order: u64) {
         self.gpus.forget(order);
-        self.pending.forget(order);
         self.drift.forget(order);
     }
 
@@ -401,22 +402,27 @@ impl parts::State for Learned {
         Ok(())
     }
 
-    fn proven(&mut self, booking: BookingId, first_token: Option<Millis>) {
-        let measured = self.pending.answered(booking, first_token);
-        self.learn(measured, first_token.unwrap_or_default());
+    fn proven(&mut self, memory: &mut Memory, first_token: Option<Millis>) {
+        if let Memory::Features(pending) = memory {
+            let measured = self.pending.answered(pending, first_token);
+            self.learn(measured, first_token.unwrap_or_default());
+        }
     }
 
-    fn served(&mut self, booking: BookingId, output_tokens: Option<u64>, now: Millis) {
-        let measured = self.pending.served(booking, output_tokens, now);
-        self.learn(measured, now);
+    fn served(&mut self, memory: &mut Memory, output_tokens: Option<u64>, now: Millis) {
+        if let Memory::Features(pending) = memory {
+            let measured = self.pending.served(pending, output_tokens, now);
+            self.learn(measured, now);
+        }
     }
 
-    fn ended(&mut self, booking: BookingId, _ended: Ended) {
-        self.pending.ended(booking);
+    fn ended(&mut self, memory: &mut Memory, _ended: Ended) {
+        if let Memory::Features(pending) = memory {
+            self.pending.ended(pending);
+        }
     }
 
     fn ended_all(&mut self) {
-        self.pending.clear();
         self.trainer.abandon();
     }
 

@@ -23,6 +23,7 @@ mod kv_aware;
 mod learned;
 mod least_loaded;
 mod length;
+mod memo;
 mod options;
 mod pair;
 pub mod parts;
@@ -61,6 +62,7 @@ pub use kv_aware::{KvAware, Scoring};
 pub use learned::{Learned, Learning, Outside, Tie};
 pub use least_loaded::{LeastLoaded, LoadUnit};
 pub use length::Length;
+pub use memo::{Memo, Memory, Memos};
 pub use options::{
     ABOVE_ZERO, ANY_NUMBER, AT_LEAST_ONE, Configure, Configured, Declared, FRACTION, Field,
     HostOptions, Kind, LONGEST_S, NOT_NEGATIVE, Options, Policy, Range, Seconds, Shared, Value,

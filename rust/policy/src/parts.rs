@@ -2,10 +2,10 @@
 
 use cachelb_core::error::Result;
 use cachelb_core::ids::Millis;
-use cachelb_core::load::BookingId;
 #[cfg(feature = "learned")]
 use cachelb_learned::LearnedStats;
 
+use super::memo::Memory;
 use super::routes::{Claim, RoutePosition};
 
 /// How a booking ended.
@@ -15,6 +15,10 @@ pub enum Ended {
     Served,
     /// It failed or was given up. Without a first token, its placement is taken back.
     Failed,
+    /// Its end is unknown: the child of a fork starts over.
+    Unknown,
+    /// Its worker is gone.
+    WorkerGone,
 }
 
 /// State by worker, session and booking, and the model made of it.
@@ -38,23 +42,23 @@ pub trait State {
         false
     }
 
-    /// The worker of `booking` answered: its first token came at `first_token`; `None` if the request was served without
+    /// The worker of a booking answered: its first token came at `first_token`; `None` if the request was served without
     /// a report of one.
-    fn proven(&mut self, booking: BookingId, first_token: Option<Millis>) {
-        let _ = (booking, first_token);
+    fn proven(&mut self, memory: &mut Memory, first_token: Option<Millis>) {
+        let _ = (memory, first_token);
     }
 
-    /// `booking` was served to its end, with `output_tokens` if they were counted. It closes next.
-    fn served(&mut self, booking: BookingId, output_tokens: Option<u64>, now: Millis) {
-        let _ = (booking, output_tokens, now);
+    /// A booking was served to its end, with `output_tokens` if they were counted. It closes next.
+    fn served(&mut self, memory: &mut Memory, output_tokens: Option<u64>, now: Millis) {
+        let _ = (memory, output_tokens, now);
     }
 
-    /// `booking` is closed.
-    fn ended(&mut self, booking: BookingId, ended: Ended) {
-        let _ = (booking, ended);
+    /// A booking is closed.
+    fn ended(&mut self, memory: &mut Memory, ended: Ended) {
+        let _ = (memory, ended);
     }
 
-    /// Every booking is closed, in an unknown way: the child of a fork starts over.
+    /// Every booking was closed: the child of a fork starts over.
     fn ended_all(&mut self) {}
 
     /// Statistics of a learned model.
@@ -90,8 +94,8 @@ pub trait Routed {
     /// How many of them came from other routers.
     fn remote_routes(&self) -> usize;
 
-    /// Calls `each` with the routes that `booking` will teach when it is answered.
-    fn teaches(&self, booking: BookingId, now: Millis, each: &mut dyn FnMut(Claim));
+    /// Calls `each` with the routes that a booking will teach when it is answered.
+    fn teaches(&self, memory: &Memory, now: Millis, each: &mut dyn FnMut(Claim));
 
     /// Calls `each` with the routes behind `after`, at most `most` of them. Returns how far it came, `None` at the end.
     fn publish_routes(

@@ -7,11 +7,11 @@
 use std::collections::HashMap;
 
 use cachelb_core::error::Result;
-use cachelb_core::load::BookingId;
 use cachelb_core::rng::Rng;
 
 use super::about::{About, Need, Ruled, Setup};
 use super::choice::Choice;
+use super::memo::Memos;
 use super::options::{Configure, Policy, options};
 use super::parts::{State, state};
 use super::reason::Reason;
@@ -119,7 +119,7 @@ impl Rule for RoundRobin {
         Choice::warm(row, Reason::RoundRobin)
     }
 
-    fn settled(&mut self, view: &View<'_>, choice: Choice, _served: usize, _booking: BookingId) {
+    fn settled(&mut self, view: &View<'_>, choice: Choice, _served: usize, _memos: &mut Memos<'_>) {
         let chosen = choice.row;
         self.last = Some(view.rows[chosen].order);
         if weights_are_equal(view.rows) {

@@ -4,15 +4,16 @@ use std::fmt::Debug;
 
 use cachelb_core::error::Result;
 use cachelb_core::ids::Millis;
-use cachelb_core::load::{BookingId, Known};
+use cachelb_core::load::Known;
 use cachelb_core::rng::Rng;
 #[cfg(feature = "learned")]
 use cachelb_learned::LearnedStats;
 
 use super::choice::Choice;
 use super::credits::Credits;
+use super::memo::{Memory, Memos};
 use super::pair::{PairChoice, Pairing};
-use super::parts::{Ended, Routed, State};
+use super::parts::{Routed, State};
 use super::routes::{Claim, RoutePosition};
 use super::tiers::Loads;
 use super::view::View;
@@ -81,10 +82,10 @@ pub trait Rule: Debug + Send {
     /// Picks a row. The view has at least one.
     fn choose(&self, view: &View<'_>, rng: &mut Rng) -> Choice;
 
-    /// The rule decided `choice`, and row `served` was booked as `booking`: another row where it decided beside the rule
-    /// that picks.
-    fn settled(&mut self, view: &View<'_>, choice: Choice, served: usize, booking: BookingId) {
-        let _ = (view, choice, served, booking);
+    /// The rule decided `choice`, and row `served` was booked: another row where it decided beside the rule that picks.
+    /// The state that it keeps for the booking goes to `memos`.
+    fn settled(&mut self, view: &View<'_>, choice: Choice, served: usize, memos: &mut Memos<'_>) {
+        let _ = (view, choice, served, memos);
     }
 
     /// The number that row `row` was ranked by, for explanations; the unit is the rule's own. `None` if there is none.
@@ -155,11 +156,6 @@ pub(super) fn each_score<R: Rule + ?Sized>(rule: &R, view: &View<'_>) -> Vec<Kno
 
 /// Calls of the state and the routes of a rule and of those that it wraps, whichever of them there are.
 impl dyn Rule + '_ {
-    /// `choice` was taken and booked as `booking`.
-    pub fn settle(&mut self, view: &View<'_>, choice: Choice, booking: BookingId) {
-        self.settled(view, choice, choice.row, booking);
-    }
-
     /// See [`State::describe`].
     pub fn describe(&mut self, order: u64, gpu: Option<&str>) {
         self.each_state(&mut |own| own.describe(order, gpu));
@@ -182,19 +178,12 @@ impl dyn Rule + '_ {
         known
     }
 
-    /// See [`State::proven`].
-    pub fn proven(&mut self, booking: BookingId, first_token: Option<Millis>) {
-        self.each_state(&mut |own| own.proven(booking, first_token));
-    }
-
-    /// See [`State::served`].
-    pub fn served(&mut self, booking: BookingId, output_tokens: Option<u64>, now: Millis) {
-        self.each_state(&mut |own| own.served(booking, output_tokens, now));
-    }
-
-    /// See [`State::ended`].
-    pub fn ended(&mut self, booking: BookingId, ended: Ended) {
-        self.each_state(&mut |own| own.ended(booking, ended));
+    /// The state of the rule that `depth` others are around.
+    pub fn state_at(&mut self, depth: u32) -> Option<&mut dyn State> {
+        match depth.checked_sub(1) {
+            None => self.state_mut(),
+            Some(depth) => self.inner_mut()?.state_at(depth),
+        }
     }
 
     /// See [`State::ended_all`].
@@ -242,9 +231,9 @@ impl dyn Rule + '_ {
     }
 
     /// See [`Routed::teaches`].
-    pub fn teaches(&self, booking: BookingId, now: Millis, each: &mut dyn FnMut(Claim)) {
+    pub fn teaches(&self, memory: &Memory, now: Millis, each: &mut dyn FnMut(Claim)) {
         if let Some(own) = self.routed() {
-            own.teaches(booking, now, each);
+            own.teaches(memory, now, each);
         }
     }
 

@@ -17,7 +17,7 @@ mod options;
 
 use cachelb_core::error::Result;
 use cachelb_core::ids::Millis;
-use cachelb_core::load::{BookingId, Known};
+use cachelb_core::load::Known;
 use cachelb_core::rng::Rng;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
@@ -25,6 +25,7 @@ pub(super) use self::options::POLICY;
 use super::bindings::{Bindings, Key, Limits};
 use super::choice::Choice;
 use super::gate::SpillGate;
+use super::memo::{Memory, Memos};
 use super::parts::{Ended, State, state};
 use super::reason::Reason;
 use super::rendezvous::Rendezvous;
@@ -216,7 +217,7 @@ impl Rule for Session {
         }
     }
 
-    fn settled(&mut self, view: &View<'_>, choice: Choice, served: usize, booking: BookingId) {
+    fn settled(&mut self, view: &View<'_>, choice: Choice, served: usize, memos: &mut Memos<'_>) {
         let mut placed = true;
         if let Some(key) = view.key {
             if self.settings.mode == SessionMode::Hash {
@@ -225,10 +226,11 @@ impl Rule for Session {
             let key = self.hash(key);
             placed = !matches!(self.find(view, key), Bound::Here(_));
             let order = view.rows[choice.row].order;
-            self.bindings.used(key, order, placed, booking, view.now);
+            let used = self.bindings.used(key, order, placed, view.now);
+            memos.keep(Memory::Session(used));
         }
         if let Some(base) = self.base.as_mut().filter(|_| placed) {
-            base.settled(view, choice, served, booking);
+            base.settled(view, choice, served, &mut memos.inner());
         }
     }
 
@@ -295,15 +297,15 @@ impl State for Session {
         self.bindings.validate()
     }
 
-    fn proven(&mut self, booking: BookingId, _first_token: Option<Millis>) {
-        self.bindings.proven(booking);
+    fn proven(&mut self, memory: &mut Memory, _first_token: Option<Millis>) {
+        if let Memory::Session(used) = memory {
+            self.bindings.proven(used);
+        }
     }
 
-    fn ended(&mut self, booking: BookingId, ended: Ended) {
-        self.bindings.ended(booking, ended);
-    }
-
-    fn ended_all(&mut self) {
-        self.bindings.ended_all();
+    fn ended(&mut self, memory: &mut Memory, ended: Ended) {
+        if let Memory::Session(used) = memory {
+            self.bindings.ended(*used, ended);
+        }
     }
 }

@@ -1,6 +1,7 @@
 //! A rule that stands around another one behaves like it, method by method, for every rule and every wrapper.
 #![allow(clippy::unwrap_used, reason = "a test may fail loudly")]
 
+mod kept;
 mod rules;
 
 use std::collections::BTreeSet;
@@ -8,13 +9,16 @@ use std::sync::{Arc, Mutex};
 
 use cachelb_core::error::{Error, Result};
 use cachelb_core::ids::{Millis, RouteKey, SequenceHash};
-use cachelb_core::load::{BookingId, Known, Load, Pace};
+use cachelb_core::load::{Known, Load, Pace};
 use cachelb_learned::LearnedStats;
 use cachelb_policy::{
-    Adaptive, Candidate, Choice, Claim, Content, Credits, Ended, Learned, Loads, Media, Properties,
-    Reason, Rng, RoutePosition, Rule, Scores, Session, SessionMode, View,
+    Adaptive, Candidate, Choice, Claim, Content, Credits, Ended, Learned, Loads, Media, Memo,
+    Memory, Memos, Properties, Reason, Rng, RoutePosition, Rule, Scores, Session, SessionMode,
+    View,
     parts::{Routed, State},
 };
+
+use kept::{Kept, booking, settle};
 
 const NAMES: [&str; 3] = ["a", "b", "c"];
 
@@ -36,13 +40,6 @@ const WRAPPERS: [(&str, Wrapper); 4] = [
     ("session over learned", |rule| sticky(learned(rule))),
     ("learned over session", |rule| learned(sticky(rule))),
 ];
-
-fn booking(entry: u32) -> BookingId {
-    BookingId {
-        entry,
-        generation: 0,
-    }
-}
 
 /// One request without a session, which the wrapped rule decides.
 struct Scene {
@@ -139,7 +136,7 @@ struct Answers {
     taught: Vec<RouteKey>,
 }
 
-fn answers(rule: &dyn Rule, view: &View<'_>, rng: &Rng, latest: BookingId) -> Answers {
+fn answers(rule: &dyn Rule, view: &View<'_>, rng: &Rng, latest: &[Memo]) -> Answers {
     let (mut told, mut taught) = (Vec::new(), Vec::new());
     let left = Scores::default();
     let leaving = View {
@@ -151,7 +148,9 @@ fn answers(rule: &dyn Rule, view: &View<'_>, rng: &Rng, latest: BookingId) -> An
     if let Some(left) = &left {
         assert_eq!(*left, rule.scores(view), "left by {rule:?}");
     }
-    rule.teaches(latest, view.now, &mut |claim| taught.push(claim.key));
+    for memo in latest {
+        rule.teaches(&memo.memory, view.now, &mut |claim| taught.push(claim.key));
+    }
     let mut at = Some(RoutePosition::default());
     while let Some(from) = at {
         let each = &mut |claim: Claim| told.push((claim.order, claim.key));
@@ -181,14 +180,17 @@ fn answers(rule: &dyn Rule, view: &View<'_>, rng: &Rng, latest: BookingId) -> An
 /// Drives a rule and its wrapped twin with the same requests.
 fn drive<'a>(name: &str, wrapper: &str, bare: &'a mut dyn Rule, twin: &'a mut dyn Rule) {
     let mut rng = Rng::new(11);
+    let mut kept = [Kept::default(), Kept::default()];
     let scores_differ = wrapper.contains("learned") || name == "learned";
     for step in 0..300_u32 {
         let scene = Scene::new(&mut rng, 1_000 + u64::from(step) * 50);
         // Hash rules need a key, under which a session would be bound.
         let by_key = wrapper == "learned" && name != "learned";
         let view = scene.view(by_key.then_some(b"k".as_slice()));
-        let latest = booking(step.saturating_sub(1));
-        let [one, other] = [&*bare, &*twin].map(|rule| {
+        let [first, second] = &mut kept;
+        let latest = step.saturating_sub(1);
+        let rules = [(&*bare, first.of(latest)), (&*twin, second.of(latest))];
+        let [one, other] = rules.map(|(rule, latest)| {
             let mut answers = answers(rule, &view, &rng, latest);
             // The terms common to all rows are not computed again for each row that is explained.
             let ranks = ["adaptive", "overlap-cost", "estimated-ttft"].contains(&name);
@@ -206,21 +208,37 @@ fn drive<'a>(name: &str, wrapper: &str, bare: &'a mut dyn Rule, twin: &'a mut dy
         let choice = bare.choose(&view, &mut rng);
         let elsewhere = (step % 3 == 0).then(|| rng.below(3));
         let served = elsewhere.unwrap_or(choice.row);
-        for rule in [&mut *bare, &mut *twin] {
-            rule.settled(&view, choice, served, booking(step));
+        for (rule, kept) in [&mut *bare, &mut *twin].into_iter().zip(&mut kept) {
+            *kept.of(step) = settle(rule, &view, choice, served, step);
+            let of_step = |entry: u32, _: &Memo| entry == step;
             match step % 5 {
-                0 => rule.ended(booking(step), Ended::Failed),
+                0 => kept.end(rule, Ended::Failed, of_step),
                 1 => {
-                    rule.served(booking(step), Some(30), view.now);
-                    rule.ended(booking(step), Ended::Served);
+                    for memo in kept.of(step) {
+                        let own = rule.state_at(memo.depth).unwrap();
+                        own.served(&mut memo.memory, Some(30), view.now);
+                    }
+                    kept.end(rule, Ended::Served, of_step);
                 }
-                2 => rule.proven(booking(step), Some(view.now)),
+                2 => {
+                    for memo in kept.of(step) {
+                        let own = rule.state_at(memo.depth).unwrap();
+                        own.proven(&mut memo.memory, Some(view.now));
+                    }
+                }
                 _ => {}
             }
             match step % 97 {
-                60 => rule.forget(1),
+                60 => {
+                    let gone = |_, memo: &Memo| memo.memory.order() == Some(1);
+                    kept.end(rule, Ended::WorkerGone, gone);
+                    rule.forget(1);
+                }
                 70 => rule.cache_lost(2),
-                80 => rule.ended_all(),
+                80 => {
+                    kept.end(rule, Ended::Unknown, |_, _| true);
+                    rule.ended_all();
+                }
                 90 => rule.describe(0, Some("a30")),
                 _ => {}
             }
@@ -267,9 +285,10 @@ impl Rule for Probe {
         }
     }
 
-    fn settled(&mut self, _: &View<'_>, _: Choice, served: usize, _: BookingId) {
+    fn settled(&mut self, _: &View<'_>, _: Choice, served: usize, memos: &mut Memos<'_>) {
         assert_eq!(served, 2, "the row that serves");
         self.note("settled");
+        memos.keep(Memory::Prompt(memos.booking));
     }
 
     fn score(&self, _: &View<'_>, _: usize) -> Option<f64> {
@@ -351,15 +370,15 @@ impl State for Probe {
         Err(Error::NoCandidate)
     }
 
-    fn proven(&mut self, _: BookingId, _: Option<Millis>) {
+    fn proven(&mut self, _: &mut Memory, _: Option<Millis>) {
         self.note("proven");
     }
 
-    fn served(&mut self, _: BookingId, _: Option<u64>, _: Millis) {
+    fn served(&mut self, _: &mut Memory, _: Option<u64>, _: Millis) {
         self.note("served");
     }
 
-    fn ended(&mut self, _: BookingId, _: Ended) {
+    fn ended(&mut self, _: &mut Memory, _: Ended) {
         self.note("ended");
     }
 
@@ -389,7 +408,7 @@ impl Routed for Probe {
         4
     }
 
-    fn teaches(&self, _: BookingId, _: Millis, _: &mut dyn FnMut(Claim)) {
+    fn teaches(&self, _: &Memory, _: Millis, _: &mut dyn FnMut(Claim)) {
         self.note("teaches");
     }
 
@@ -415,10 +434,12 @@ fn ask_everything(rule: &mut dyn Rule, own: &[&str]) {
     let scene = Scene::new(&mut Rng::new(1), 5);
     let view = scene.view(None);
     let choice = rule.choose(&view, &mut Rng::new(2));
-    rule.settled(&view, choice, 2, booking(1));
-    rule.proven(booking(1), Some(Millis(6)));
-    rule.served(booking(1), Some(3), Millis(7));
-    rule.ended(booking(1), Ended::Served);
+    for mut memo in settle(rule, &view, choice, 2, 1) {
+        let own = rule.state_at(memo.depth).unwrap();
+        own.proven(&mut memo.memory, Some(Millis(6)));
+        own.served(&mut memo.memory, Some(3), Millis(7));
+        own.ended(&mut memo.memory, Ended::Served);
+    }
     rule.ended_all();
     rule.describe(0, None);
     rule.forget(0);
@@ -429,7 +450,7 @@ fn ask_everything(rule: &mut dyn Rule, own: &[&str]) {
         key: RouteKey(3),
         depth: 1,
     };
-    rule.teaches(booking(1), Millis(8), &mut |_| ());
+    rule.teaches(&Memory::Prompt(booking(1)), Millis(8), &mut |_| ());
     let told = rule.publish_routes(RoutePosition::default(), 1, Millis(8), &mut |_| ());
     let received = rule.receive_route(claim, Millis(8));
     let passed = [
@@ -546,6 +567,6 @@ fn a_session_beside_the_policy_learns_from_the_worker_that_served() {
     let scene = Scene::new(&mut Rng::new(1), 5);
     let view = scene.view(Some(b"k"));
     let choice = rule.choose(&view, &mut Rng::new(2));
-    rule.settled(&view, choice, 2, booking(1));
+    settle(&mut *rule, &view, choice, 2, 1);
     assert!(calls.lock().unwrap().contains("settled"));
 }

@@ -7,6 +7,7 @@
 //! | `predictions` of `select` | cached tokens of engines that publish no events, or leave groups out |
 //! | `ledger` | the decision and its outcome, and the counters of all |
 //! | `admission` | the tenant that is charged for the output |
+//! | `memo` of `cachelb-policy` | state of the rules for it |
 //!
 //! These share one copy of the path. A worker has at most [`KEPT`] bookings whose path is followed, with
 //! [`MOST_BLOCKS`] blocks on all workers; beyond that the oldest there are followed no more. A record outlives its
@@ -26,6 +27,7 @@ use cachelb_core::error::{Error, Result};
 use cachelb_core::groups::Resuming;
 use cachelb_core::ids::{Millis, SequenceHash, WorkerId};
 use cachelb_core::load::{BookingId, Open, Payload, Phase};
+use cachelb_policy::Memo;
 
 use crate::admission::Charged;
 use crate::bookings::checks::{Checks, Promise};
@@ -64,6 +66,8 @@ pub struct Booking {
     pub(crate) prediction: Option<Prediction>,
     /// The tenant that pays for the output.
     pub(crate) charged: Option<Charged>,
+    /// State of the rules that decided.
+    pub(crate) memos: Vec<Memo>,
 }
 
 impl Payload for Booking {
@@ -81,6 +85,7 @@ pub(crate) struct Closed {
     /// The prediction for it, and its path.
     pub prediction: Option<(Prediction, Arc<[SequenceHash]>)>,
     pub charged: Option<Charged>,
+    pub memos: Vec<Memo>,
 }
 
 /// The bookings whose path is kept.
@@ -178,10 +183,10 @@ impl Bookings {
         }
     }
 
-    /// Keeps the record of a new booking.
-    pub fn keep(&mut self, id: BookingId, record: Option<Record>) {
+    /// Keeps the record of a new booking, and the state of the rules that decided.
+    pub fn keep(&mut self, id: BookingId, record: Option<Record>, memos: Vec<Memo>) {
         if let Some(booking) = self.book.bookings.payload_mut(id) {
-            booking.record = record;
+            (booking.record, booking.memos) = (record, memos);
         }
     }
 
@@ -218,6 +223,7 @@ impl Bookings {
         let record = booking.record.take();
         let prediction = booking.prediction.take();
         let charged = booking.charged.take();
+        let memos = std::mem::take(&mut booking.memos);
         let prediction = prediction.map(|prediction| (prediction, Arc::clone(&booking.path)));
         self.drop_settled(worker, id);
         let phase = self.book.close(id)?;
@@ -226,6 +232,7 @@ impl Bookings {
             record,
             prediction,
             charged,
+            memos,
         })
     }
 

@@ -311,6 +311,10 @@ impl Workers<'_> {
         };
         s.sharing_mut().unbook(id);
         s.bookings.remove_worker(id);
+        for booking in s.bookings.book.bookings.payloads_mut() {
+            let rules = &mut s.pools[booking.pool].rules;
+            rules.worker_gone(&mut booking.memos, order);
+        }
         s.pools.each_rule(|rule| rule.forget(order));
         s.pools
             .change_all(|_| true, |blocks| blocks.remove_worker(id));

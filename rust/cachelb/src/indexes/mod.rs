@@ -15,13 +15,12 @@ pub(crate) mod shared_readers;
 use std::ops::{Index, IndexMut};
 
 use cachelb_core::block_tracker::{Depths, Store};
-use cachelb_core::error::{Error, Result};
+use cachelb_core::error::Result;
 use cachelb_core::ids::{Medium, Millis, SequenceHash, WorkerId};
 use cachelb_core::index::IndexStats;
-use cachelb_core::load::BookingId;
 #[cfg(feature = "learned")]
 use cachelb_policy::LearnedStats;
-use cachelb_policy::{Ended, Rule};
+use cachelb_policy::Rule;
 
 use crate::fleet::worker::Member;
 use crate::indexes::blocks::{Blocks, Lost};
@@ -149,15 +148,6 @@ impl Pools {
         self.change_all(|blocks| blocks.is_due(now), |blocks| blocks.expire(now));
     }
 
-    /// The worker of a booking answered; `first_token` unless only its end was reported.
-    pub(crate) fn proven(&mut self, id: PoolId, booking: BookingId, first_token: Option<Millis>) {
-        if let Some(blocks) = self[id].blocks_mut() {
-            blocks.proven(booking);
-        }
-        let rules = &mut self[id].rules;
-        rules.each(|rule| rule.proven(booking, first_token));
-    }
-
     /// Moves the deadlines of blocks that events should confirm. Those that an index has no room for keep theirs.
     pub(crate) fn renewing(
         &mut self,
@@ -169,22 +159,6 @@ impl Pools {
                     let _ = index.expect(worker, path, confirmed as u32, None, Some(until));
                 }
             });
-        }
-    }
-
-    /// A booking closed. `expected`: the blocks that events should have confirmed for it alone; `None` if its worker
-    /// answered.
-    pub(crate) fn ended(
-        &mut self,
-        id: PoolId,
-        booked: (WorkerId, BookingId),
-        ended: Ended,
-        expected: Option<&[SequenceHash]>,
-    ) {
-        let rules = &mut self[id].rules;
-        rules.each(|rule| rule.ended(booked.1, ended));
-        if let Some(expected) = expected {
-            self.change(id, |blocks| blocks.ended(booked, ended, expected));
         }
     }
 
@@ -310,20 +284,10 @@ impl Pools {
         self.index_bytes() + rules.sum::<usize>()
     }
 
-    /// Recounts every index and rule while `open` bookings are open, and compares the bytes with the limit.
-    pub(crate) fn validate(&self, open: usize) -> Result<()> {
+    /// Recounts every index and rule, and compares the bytes with the limit.
+    pub(crate) fn validate(&self) -> Result<()> {
         self.indexes().try_for_each(Store::validate)?;
-        for (.., rule) in self.rules() {
-            rule.validate()?;
-            #[cfg(feature = "learned")]
-            let pending = rule.learned().map_or(0, |stats| stats.pending);
-            #[cfg(not(feature = "learned"))]
-            let pending = 0;
-            if pending > open {
-                let text = format!("{pending} rows wait for {open} bookings");
-                return Err(Error::Invariant(text));
-            }
-        }
+        self.rules().try_for_each(|(.., rule)| rule.validate())?;
         let is_empty = self.block_count(None) == 0;
         self.budget.validate(&self.list, is_empty)
     }

@@ -1,7 +1,8 @@
 //! The rules of one model: the one that picks, those for the halves of a pair, and shadows.
 
 use cachelb_core::load::BookingId;
-use cachelb_policy::{Choice, Reason, Rng, Rule, View};
+use cachelb_policy::parts::State;
+use cachelb_policy::{Choice, Ended, Memo, Memory, Memos, Reason, Rng, Rule, View};
 
 use crate::request::{Request, Wanted};
 use crate::settings::PoolSettings;
@@ -96,13 +97,13 @@ impl Rules {
         special.unwrap_or(&*self.whole)
     }
 
-    fn get_mut(&mut self, wanted: Wanted) -> &mut dyn Rule {
-        let special = match wanted {
-            Wanted::Whole => None,
-            Wanted::Prefill => self.prefill.as_mut(),
-            Wanted::Decode => self.decode.as_mut(),
-        };
-        &mut **special.unwrap_or(&mut self.whole)
+    /// The number of the rule that decides.
+    fn number(&self, wanted: Wanted) -> u32 {
+        match wanted {
+            Wanted::Prefill if self.prefill.is_some() => 1,
+            Wanted::Decode if self.decode.is_some() => 2,
+            _ => 0,
+        }
     }
 
     /// The rule that decides both halves of a pair at once, if neither has one of its own.
@@ -112,7 +113,7 @@ impl Rules {
     }
 
     /// Passes the booked choice to the rule that made it, and lets the shadows of a whole request decide. `note` gets the
-    /// choice of each.
+    /// choice of each. Returns the state that rules keep for the booking, too.
     pub fn settle<T>(
         &mut self,
         view: &View<'_>,
@@ -120,10 +121,19 @@ impl Rules {
         booking: BookingId,
         request: &Request<'_>,
         note: impl Fn(&Choice) -> T,
-    ) -> Box<[T]> {
-        self.get_mut(request.wanted).settle(view, choice, booking);
+    ) -> (Box<[T]>, Vec<Memo>) {
+        let mut list = Vec::new();
+        let mut memos = Memos {
+            booking,
+            list: &mut list,
+            part: self.number(request.wanted),
+            depth: 0,
+        };
+        if let Some(rule) = self.numbered_mut(memos.part) {
+            rule.settled(view, choice, choice.row, &mut memos);
+        }
         if request.wanted != Wanted::Whole {
-            return Box::default();
+            return (Box::default(), list);
         }
         let decide = |(at, shadow): (usize, &mut Shadow)| {
             let pinned = request.shadow_picks.get(at).copied().flatten();
@@ -131,11 +141,37 @@ impl Rules {
                 .and_then(|pinned| choose_pinned(view, pinned, &mut shadow.rng))
                 .unwrap_or_else(|| shadow.rule.choose(view, &mut shadow.rng));
             if !own.refused {
-                shadow.rule.settled(view, own, choice.row, booking);
+                memos.part = 3 + at as u32;
+                shadow.rule.settled(view, own, choice.row, &mut memos);
             }
             note(&own)
         };
-        self.shadows.iter_mut().enumerate().map(decide).collect()
+        let shadows = self.shadows.iter_mut().enumerate();
+        let noted = shadows.map(decide).collect();
+        (noted, list)
+    }
+
+    /// Calls the states of the rules that have memos of a booking.
+    pub fn each_memo(
+        &mut self,
+        memos: &mut [Memo],
+        mut call: impl FnMut(&mut dyn State, &mut Memory),
+    ) {
+        for memo in memos {
+            let rule = self.numbered_mut(memo.part);
+            if let Some(own) = rule.and_then(|rule| rule.state_at(memo.depth)) {
+                call(own, &mut memo.memory);
+            }
+        }
+    }
+
+    /// The worker registered as `order` is gone, and with it the state about it.
+    pub fn worker_gone(&mut self, memos: &mut Vec<Memo>, order: u64) {
+        let gone = memos.extract_if(.., |memo| memo.memory.order() == Some(order));
+        let mut gone: Vec<Memo> = gone.collect();
+        self.each_memo(&mut gone, |own, memory| {
+            own.ended(memory, Ended::WorkerGone);
+        });
     }
 
     /// Next draws of the shadows' generators.

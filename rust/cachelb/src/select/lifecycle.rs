@@ -45,12 +45,22 @@ impl Selector {
             first_token.and_then(|_| self.check_speed(worker));
             if let Some(sharing) = &mut self.sharing {
                 sharing.first_token(id);
-                sharing.routes(&self.fleet, &self.pools, (id, pool), now);
+                let booking = self.bookings.book.bookings.payload(id);
+                let memos = booking.map_or(&[][..], |booking| &booking.memos);
+                sharing.routes(&self.fleet, &self.pools, (memos, pool), now);
             }
         }
         self.bookings
             .lease_answered(id, now, &mut self.pools.renewing());
-        self.pools.proven(pool, id, first_token);
+        if let Some(blocks) = self.pools[pool].blocks_mut() {
+            blocks.proven(id);
+        }
+        if let Some(booking) = self.bookings.book.bookings.payload_mut(id) {
+            let rules = &mut self.pools[pool].rules;
+            rules.each_memo(&mut booking.memos, |own, memory| {
+                own.proven(memory, first_token);
+            });
+        }
     }
 
     /// Moves the deadlines of blocks that are waited for, and drops those whose time to live is over.
@@ -153,8 +163,12 @@ impl Selector {
         if ending == Ending::Completed {
             self.prove(id, None, now);
             self.bookings.book.prefilled(id, now);
-            let rules = &mut self.pools[pool].rules;
-            rules.each(|rule| rule.served(id, output, now));
+            if let Some(booking) = self.bookings.book.bookings.payload_mut(id) {
+                let rules = &mut self.pools[pool].rules;
+                rules.each_memo(&mut booking.memos, |own, memory| {
+                    own.served(memory, output, now);
+                });
+            }
         }
         if let Some(output) = output {
             self.bookings.book.counted(id, output, now);
@@ -169,7 +183,7 @@ impl Selector {
             _ => false,
         };
         let gave_up = is_given_up && self.is_overdue(id, worker, now);
-        let Some(closed) = self.bookings.close(id) else {
+        let Some(mut closed) = self.bookings.close(id) else {
             return false;
         };
         if let Some(charged) = closed.charged {
@@ -180,7 +194,7 @@ impl Selector {
             if let Some(sharing) = &mut self.sharing {
                 sharing.closed(id, ending.ended() == Ended::Failed);
                 if ending.ended() == Ended::Served {
-                    sharing.routes(&self.fleet, &self.pools, (id, pool), now);
+                    sharing.routes(&self.fleet, &self.pools, (&closed.memos, pool), now);
                 }
             }
             let found = usage
@@ -206,10 +220,15 @@ impl Selector {
                 self.fleet.change_health(worker, ended);
             }
         }
-        if is_remote || self.fleet.member(worker).is_some() {
-            let expected = (!is_proven).then(|| self.bookings.take_lease(worker, id));
-            let (booked, expected) = ((worker, id), expected.as_deref());
-            self.pools.ended(pool, booked, ending.ended(), expected);
+        let rules = &mut self.pools[pool].rules;
+        rules.each_memo(&mut closed.memos, |own, memory| {
+            own.ended(memory, ending.ended());
+        });
+        if !is_proven && (is_remote || self.fleet.member(worker).is_some()) {
+            let expected = self.bookings.take_lease(worker, id);
+            self.pools.change(pool, |blocks| {
+                blocks.ended((worker, id), ending.ended(), &expected);
+            });
         }
         if !is_remote {
             self.bookings.ended(ending, closed.record, usage, now);

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use cachelb_core::error::{Error, Result};
 use cachelb_core::ids::{Millis, WorkerId};
 use cachelb_core::load::{BookingId, Work};
-use cachelb_policy::Choice;
+use cachelb_policy::{Choice, Memo};
 
 use crate::Selector;
 use crate::bookings::Booking;
@@ -253,14 +253,14 @@ impl<'a, 'r> Step<'a, 'r> {
             let tried = |health: &mut Health| health.tried(booking, breaker, request.now);
             s.fleet.change_health(worker, tried);
         }
-        let shadows = self.settle(decided, booking);
+        let (shadows, memos) = self.settle(decided, booking);
         let pick = Pick {
             booking: Some(booking),
             ..decided.pick
         };
         let ledger = &mut self.selector.bookings.ledger;
         ledger.decided(&pick, &shadows);
-        self.record(&pick, worker, decided.state, shadows);
+        self.record(&pick, worker, decided.state, (shadows, memos));
         if let (Some(hashes), Some((_, origin))) = (request.stored, request.blocks) {
             let stored = Request {
                 blocks: Some((hashes, origin)),
@@ -273,7 +273,7 @@ impl<'a, 'r> Step<'a, 'r> {
     }
 
     /// Passes the rule its choice, and lets the shadows decide.
-    fn settle(&mut self, decided: &Decided, booking: BookingId) -> Box<[ShadowPick]> {
+    fn settle(&mut self, decided: &Decided, booking: BookingId) -> (Box<[ShadowPick]>, Vec<Memo>) {
         let s = &mut *self.selector;
         let (book, rows) = (&s.bookings.book, &s.candidates.rows);
         let (offers, request) = (&*self.offers, self.request);
@@ -301,7 +301,7 @@ impl<'a, 'r> Step<'a, 'r> {
         pick: &Pick,
         worker: WorkerId,
         state: Option<WorkerState>,
-        shadows: Box<[ShadowPick]>,
+        (shadows, memos): (Box<[ShadowPick]>, Vec<Memo>),
     ) {
         let (s, request) = (&mut *self.selector, self.request);
         let Some(booking) = pick.booking else { return };
@@ -333,7 +333,7 @@ impl<'a, 'r> Step<'a, 'r> {
             usage: Usage::default(),
             shadows,
         });
-        s.bookings.keep(booking, record);
+        s.bookings.keep(booking, record, memos);
     }
 
     /// Bounded work that keeps memory bounded: silent bookings, and workers that are no longer offered.

@@ -5,8 +5,7 @@
 //! prefix; where pools compare tokens, nothing is published.
 
 use cachelb_core::ids::Millis;
-use cachelb_core::load::BookingId;
-use cachelb_policy::{Claim, RoutePosition};
+use cachelb_policy::{Claim, Memo, RoutePosition};
 use cachelb_share::{Entry, Keys, Kind};
 
 use crate::fleet::Fleet;
@@ -57,7 +56,7 @@ impl Sharing {
         &mut self,
         fleet: &Fleet,
         pools: &Pools,
-        (id, pool): (BookingId, PoolId),
+        (memos, pool): (&[Memo], PoolId),
         now: Millis,
     ) {
         let shared = &pools[pool];
@@ -67,7 +66,9 @@ impl Sharing {
         let mut claims = Vec::new();
         for (part, _, rule) in shared.rules.parts() {
             claims.clear();
-            rule.teaches(id, now, &mut |claim| claims.push(claim));
+            for memo in memos.iter().filter(|memo| memo.part == part) {
+                rule.teaches(&memo.memory, now, &mut |claim| claims.push(claim));
+            }
             entries(self, fleet, (pool, part), &claims, Sharing::publish_entry);
         }
     }

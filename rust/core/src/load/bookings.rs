@@ -88,6 +88,11 @@ impl<T: Payload> Bookings<T> {
         Some((booking.worker, &mut booking.payload))
     }
 
+    /// States of the owner of the book, of open bookings and of closed ones that linger.
+    pub fn payloads_mut(&mut self) -> impl Iterator<Item = &mut T> {
+        self.entries.iter_mut().map(|booking| &mut booking.payload)
+    }
+
     /// Open bookings.
     pub fn open(&self) -> impl Iterator<Item = Open<'_, T>> {
         self.iter().filter_map(|(id, b)| {

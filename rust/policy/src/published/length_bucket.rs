@@ -17,12 +17,12 @@ use std::borrow::Cow;
 use std::collections::VecDeque;
 
 use cachelb_core::ids::Millis;
-use cachelb_core::load::BookingId;
 use cachelb_core::rng::Rng;
 
 pub use self::options::LengthBucketOptions;
 pub(crate) use self::options::POLICY;
 use crate::choice::Choice;
+use crate::memo::Memos;
 use crate::parts::{State, state};
 use crate::reason::Reason;
 use crate::rule::Rule;
@@ -262,7 +262,7 @@ impl Rule for LengthBucket {
         Choice::warm(row, Reason::LengthBucket)
     }
 
-    fn settled(&mut self, view: &View<'_>, choice: Choice, _served: usize, _booking: BookingId) {
+    fn settled(&mut self, view: &View<'_>, choice: Choice, _served: usize, _memos: &mut Memos<'_>) {
         if !self.buckets.weigh(view.rows) {
             self.buckets.add(view.rows, self.options.l_max);
             self.buckets.weigh(view.rows);

@@ -16,12 +16,13 @@
 //! ```
 
 use cachelb_core::error::Result;
-use cachelb_core::load::{BookingId, Known};
+use cachelb_core::load::Known;
 use cachelb_core::rng::Rng;
 
 use crate::about::{About, Need, Ruled, Setup};
 use crate::choice::Choice;
 use crate::crowd::Crowd;
+use crate::memo::Memos;
 use crate::options::{Configure, NOT_NEGATIVE, Policy, options};
 use crate::reason::Reason;
 use crate::rule::{Properties, Rule};
@@ -114,7 +115,7 @@ impl Rule for PrefillTimesBatch {
         Choice::by_cost(view, row)
     }
 
-    fn settled(&mut self, view: &View<'_>, choice: Choice, _served: usize, _booking: BookingId) {
+    fn settled(&mut self, view: &View<'_>, choice: Choice, _served: usize, _memos: &mut Memos<'_>) {
         if self.crowding > 0.0 {
             self.crowd.add(view, &view.rows[choice.row]);
         }

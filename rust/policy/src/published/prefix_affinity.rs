@@ -11,13 +11,14 @@
 
 use cachelb_core::error::Result;
 use cachelb_core::ids::Millis;
-use cachelb_core::load::{BookingId, Known};
+use cachelb_core::load::Known;
 use cachelb_core::rng::Rng;
 
 use super::prompts::Prompts;
 use crate::about::{About, Need, Ruled, Setup};
 use crate::choice::Choice;
 use crate::gate::SpillGate;
+use crate::memo::{Memory, Memos};
 use crate::options::{ANY_NUMBER, Configure, FRACTION, Policy, Seconds, conflict, options};
 use crate::parts::state;
 use crate::power_of_two::{Compare, PowerOfTwo};
@@ -217,9 +218,10 @@ impl Rule for PrefixAffinity {
         kept.or_spilled(gate.and_then(|gate| gate.spill(view.rows, chosen, rng)))
     }
 
-    fn settled(&mut self, view: &View<'_>, choice: Choice, _served: usize, booking: BookingId) {
+    fn settled(&mut self, view: &View<'_>, choice: Choice, _served: usize, memos: &mut Memos<'_>) {
         let row = &view.rows[choice.row];
-        self.prompts.record(view, row, booking);
+        self.prompts.record(view, row, memos.booking);
+        memos.keep(Memory::Prompt(memos.booking));
         self.forget_some(view, row);
     }
 

@@ -13,11 +13,11 @@
 
 use cachelb_core::error::Result;
 use cachelb_core::ids::SequenceHash;
-use cachelb_core::load::BookingId;
 use cachelb_core::rng::Rng;
 
 use crate::about::{About, Level, Need, Ruled, Setup};
 use crate::choice::Choice;
+use crate::memo::Memos;
 use crate::options::{AT_LEAST_ONE, Configure, NOT_NEGATIVE, Policy, conflict, options};
 use crate::parts::state;
 use crate::reason::Reason;
@@ -150,7 +150,13 @@ impl Rule for PrefixHash {
         }
     }
 
-    fn settled(&mut self, view: &View<'_>, _choice: Choice, _served: usize, _booking: BookingId) {
+    fn settled(
+        &mut self,
+        view: &View<'_>,
+        _choice: Choice,
+        _served: usize,
+        _memos: &mut Memos<'_>,
+    ) {
         self.ring.settle(view);
     }
 

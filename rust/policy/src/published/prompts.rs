@@ -13,6 +13,7 @@ use cachelb_core::load::BookingId;
 use cachelb_core::owners::{Orphaned, Owners};
 use cachelb_core::radix_tree::{Key, PrefixOverlaps, RadixTree, Unit, Use};
 
+use crate::memo::Memory;
 use crate::parts::{Ended, State};
 use crate::slots::ByOrder;
 use crate::view::{Candidate, Content, View};
@@ -290,26 +291,20 @@ impl State for Prompts {
         self.forget(order);
     }
 
-    /// The worker of `booking` answered.
-    fn proven(&mut self, booking: BookingId, _first_token: Option<Millis>) {
+    fn proven(&mut self, memory: &mut Memory, _first_token: Option<Millis>) {
+        let Memory::Prompt(booking) = *memory else {
+            return;
+        };
         let (text, tokens, blocks) = &mut self.waiting;
         text.proven(booking);
         tokens.proven(booking);
         blocks.proven(booking);
     }
 
-    /// Nothing waits any more.
-    fn ended_all(&mut self) {
-        let (text, tokens, blocks) = &mut self.waiting;
-        text.clear();
-        tokens.clear();
-        blocks.clear();
-    }
-
-    fn ended(&mut self, booking: BookingId, ended: Ended) {
-        match ended {
-            Ended::Served => self.proven(booking, None),
-            Ended::Failed => self.failed(booking),
+    fn ended(&mut self, memory: &mut Memory, ended: Ended) {
+        match (ended, &memory) {
+            (Ended::Failed, Memory::Prompt(booking)) => self.failed(*booking),
+            _ => self.proven(memory, None),
         }
     }
 }

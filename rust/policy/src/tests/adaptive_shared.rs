@@ -6,7 +6,7 @@ use cachelb_core::load::{LoadBook, Work};
 use super::tests::close;
 use super::*;
 use crate::Active;
-use crate::testing::{Scene, booking};
+use crate::testing::{Calls, Scene, booking};
 
 /// Books a request that holds `path` in namespace 3 and runs.
 fn hold(book: &mut LoadBook, path: &[SequenceHash]) {
@@ -73,7 +73,7 @@ fn what_many_requests_share_is_copied_for_all_of_them() {
             assert!(close(got, expected), "{requests}, {row}: {got}");
         }
         let choice = rule.choose(&scene.view(), &mut Rng::new(1));
-        rule.settled(&scene.view(), choice, 0, booking(requests));
+        rule.settle_beside(&scene.view(), choice, 0, booking(requests));
     }
     scene.now = Millis(60_000);
     let expected = (64.0 / 7.5 + 96.0) * 2.5 / 10.0;

@@ -447,7 +447,7 @@ fn beside_another_policy_it_learns_from_the_worker_that_served() {
         let scene = waiting(&[f64::from(12 - count), f64::from(count)])
             .tokens(u64::from(i * 7 % 1_000) + 1);
         let own = Choice::pinned(0, Reason::Learned);
-        rule.settled(&scene.view(), own, 1, booking(i));
+        rule.settle_beside(&scene.view(), own, 1, booking(i));
         rule.proven(booking(i), Some(Millis(u64::from(count) * 100)));
     }
     assert_eq!(waiting(&[5.0, 9.0]).choose(&rule, 1), (0, Reason::Learned));

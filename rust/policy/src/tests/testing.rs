@@ -1,5 +1,7 @@
 //! Hand-made views for the table tests of the rules.
 
+use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 use cachelb_core::error::Result;
@@ -11,6 +13,7 @@ use cachelb_learned::LearnedStats;
 use super::cache_aware::{CacheAware, Threshold};
 use super::choice::Choice;
 use super::gate::SpillGate;
+use super::memo::{Memo, Memos};
 use super::parts::Ended;
 use super::reason::Reason;
 use super::routes::Claim;
@@ -36,21 +39,71 @@ pub fn cache_aware() -> CacheAware {
     }
 }
 
+thread_local! {
+    /// State of the test's rule for open bookings.
+    static MEMOS: RefCell<BTreeMap<u32, Vec<Memo>>> = RefCell::default();
+}
+
+/// Takes the state that `matches`.
+fn take(mut matches: impl FnMut(&Memo) -> bool) -> Vec<Memo> {
+    let mut taken = Vec::new();
+    MEMOS.with_borrow_mut(|memos| {
+        for list in memos.values_mut() {
+            taken.extend(list.extract_if(.., |memo| matches(memo)));
+        }
+    });
+    taken
+}
+
 /// Calls of the parts of a rule whose type is known.
 pub trait Calls: Rule + Sized {
     fn settle(&mut self, view: &View<'_>, choice: Choice, booking: BookingId) {
-        (self as &mut dyn Rule).settle(view, choice, booking);
+        self.settle_beside(view, choice, choice.row, booking);
+    }
+
+    fn settle_beside(
+        &mut self,
+        view: &View<'_>,
+        choice: Choice,
+        served: usize,
+        booking: BookingId,
+    ) {
+        let mut list = Vec::new();
+        let mut memos = Memos {
+            booking,
+            list: &mut list,
+            part: 0,
+            depth: 0,
+        };
+        self.settled(view, choice, served, &mut memos);
+        MEMOS.with_borrow_mut(|memos| memos.insert(booking.entry, list));
     }
 
     fn proven(&mut self, booking: BookingId, first_token: Option<Millis>) {
-        (self as &mut dyn Rule).proven(booking, first_token);
+        MEMOS.with_borrow_mut(|memos| {
+            for memo in memos.get_mut(&booking.entry).into_iter().flatten() {
+                if let Some(own) = (self as &mut dyn Rule).state_at(memo.depth) {
+                    own.proven(&mut memo.memory, first_token);
+                }
+            }
+        });
+    }
+
+    fn end(&mut self, memos: Vec<Memo>, ended: Ended) {
+        for mut memo in memos {
+            if let Some(own) = (self as &mut dyn Rule).state_at(memo.depth) {
+                own.ended(&mut memo.memory, ended);
+            }
+        }
     }
 
     fn ended(&mut self, booking: BookingId, ended: Ended) {
-        (self as &mut dyn Rule).ended(booking, ended);
+        let memos = MEMOS.with_borrow_mut(|memos| memos.remove(&booking.entry));
+        self.end(memos.unwrap_or_default(), ended);
     }
 
     fn ended_all(&mut self) {
+        self.end(take(|_| true), Ended::Unknown);
         (self as &mut dyn Rule).ended_all();
     }
 
@@ -59,6 +112,8 @@ pub trait Calls: Rule + Sized {
     }
 
     fn forget(&mut self, order: u64) {
+        let gone = take(|memo| memo.memory.order() == Some(order));
+        self.end(gone, Ended::WorkerGone);
         (self as &mut dyn Rule).forget(order);
     }
 

@@ -2,7 +2,6 @@ use cachelb_core::ids::SequenceHash;
 use cachelb_core::load::{Known, Pace};
 
 use super::*;
-use crate::parts::State;
 use crate::testing::{Calls, GATE, NAMES, booking, row};
 use crate::view::Content;
 
@@ -243,7 +242,7 @@ fn before_and_after(workers: u32, view: &View<'_>) -> (usize, usize) {
     rule.validate().unwrap();
     let waiting = rule.memory_bytes();
     for slot in 0..workers {
-        rule.prompts.proven(booking(slot), None);
+        rule.proven(booking(slot), None);
     }
     (waiting, rule.memory_bytes())
 }

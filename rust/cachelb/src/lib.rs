@@ -33,6 +33,7 @@ mod sharing;
 pub use cachelb_body::{BodyError, ErrorKind};
 pub use cachelb_core::ids::{BookingId, Millis};
 pub use cachelb_policy::Reason;
+pub use cachelb_share::About;
 pub use error::{Error, Result};
 pub use router::edit::{Edit, Registration};
 pub use router::query::{Prompt, Query, Selection};

@@ -204,11 +204,6 @@ impl Engine {
         done.map_err(|error| to_python(&error))
     }
 
-    /// Puts another selector in the place of this one, which is returned.
-    pub fn exchange(&self, py: Python<'_>, selector: Selector) -> PyResult<Selector> {
-        self.locked(py, |own| std::mem::replace(own, selector))
-    }
-
     /// Runs `work` on the selector, for threads that do not have the GIL.
     pub fn held<R>(&self, work: impl FnOnce(&mut Selector) -> R) -> R {
         self.work(&mut lock(self.shared.current()), work)

@@ -40,6 +40,21 @@ pub struct About {
     pub models: Vec<String>,
 }
 
+impl Default for About {
+    fn default() -> Self {
+        Self {
+            weight: 1.0,
+            role: 0,
+            dp_size: 1,
+            slow_start_ms: 0,
+            kv_blocks: None,
+            resuming: None,
+            gpu: None,
+            models: Vec::new(),
+        }
+    }
+}
+
 /// One thing said of a worker.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Word {

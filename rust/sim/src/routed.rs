@@ -1,22 +1,24 @@
 //! The router itself as the gateway of a run.
 //!
-//! The selector is the one that a router made; it gets simulated milliseconds for the time, and the events and reports
-//! of simulated engines as it would get real ones.
+//! Its selector gets simulated milliseconds for the time, and the events and reports of simulated engines as it would get
+//! real ones.
 
 use std::collections::HashMap;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::task::{Wake, Waker};
+use std::thread;
 
 use cachelb::selector::{
-    Eligibility, Ending, Facts, GateId, GateSettings, Newcomer, Offer, Offers, PairTerms, Passage,
-    Passed, Pick, PoolId, Receipt, Request, Selector, SharedCache, Ticket, Usage, Way,
+    Access, Eligibility, Ending, Facts, GateId, GateSettings, Newcomer, Offer, Offers, PairTerms,
+    Passage, Passed, Pick, PoolId, Rank, Receipt, Request, Selector, Site, Ticket, Usage, Way,
+    WorkerStreams,
 };
+use cachelb::{CoreError, Error, Ranks, Registry};
 use cachelb_core::block_tracker::Origin;
-use cachelb_core::error::Error;
-use cachelb_core::ids::{Medium, Millis, SequenceHash, WorkerId};
+use cachelb_core::ids::{Medium, Millis, SequenceHash};
 use cachelb_core::load::{BookingId, Known, Report};
-use cachelb_events::{FeedState, Worth};
+use cachelb_events::{FeedState, Holdings, Host as _, Moment, Worth};
 
 use crate::change::Change;
 use crate::engine::EngineLoad;
@@ -25,13 +27,13 @@ use crate::layout::CacheLayout;
 use crate::options::WorkerSettings;
 use crate::workload::Workload;
 
-/// A selector between a workload and its workers.
+/// A router between a workload and its workers.
 #[derive(Debug)]
-pub struct Routed<'a> {
-    selector: &'a mut Selector,
+pub struct Routed<'a, T, A> {
+    registry: &'a Registry<T>,
+    access: &'a A,
     workload: &'a Workload,
     offers: Offers,
-    ids: Vec<WorkerId>,
     /// By worker, the cache groups of its events.
     layouts: Vec<Option<Arc<CacheLayout>>>,
     keys: Keys<'a>,
@@ -114,28 +116,17 @@ fn placed(pick: &Pick) -> Option<Placed> {
     })
 }
 
-impl<'a> Routed<'a> {
+impl<'a, T: Clone + Send + Sync, A: Access + Sync> Routed<'a, T, A> {
     /// `names` are the registered workers in the order of `fleet`.
     ///
     /// # Errors
-    /// [`Error::InvalidSetting`] for a name that is not registered.
+    /// [`Error::UnknownWorker`].
     pub fn new(
-        selector: &'a mut Selector,
+        (registry, access): (&'a Registry<T>, &'a A),
         workload: &'a Workload,
         (names, fleet): (&[&str], &[WorkerSettings]),
         keys: Keys<'a>,
     ) -> Result<Self, Error> {
-        let find = |name: &&str| {
-            selector
-                .fleet()
-                .find(name)
-                .ok_or_else(|| Error::InvalidSetting {
-                    name: "workers",
-                    expected: "registered with the router",
-                    got: format!("{name:?}"),
-                })
-        };
-        let ids: Vec<WorkerId> = names.iter().map(find).collect::<Result<_, _>>()?;
         let layout = |worker: &WorkerSettings| worker.engine.cache_layout.clone();
         let layouts: Vec<_> = fleet.iter().map(layout).collect();
         for (name, layout) in names.iter().zip(&layouts) {
@@ -144,17 +135,16 @@ impl<'a> Routed<'a> {
                 retention: layout.as_ref().map(|layout| layout.retention()),
                 ..Facts::default()
             };
-            selector
-                .workers_mut()
-                .learn(name, &[Arc::from(*name)], facts)?;
+            let mut edit = registry.edit(access, Millis(0), thread::yield_now);
+            edit.learn(name, facts)?;
         }
         let offers = names.iter().map(|name| Offer::new(*name)).collect();
         Ok(Self {
-            selector,
+            registry,
+            access,
             workload,
             offers: Offers::versioned(offers, 0),
-            lossy: vec![false; ids.len()],
-            ids,
+            lossy: vec![false; names.len()],
             layouts,
             keys,
             number: 0,
@@ -165,7 +155,7 @@ impl<'a> Routed<'a> {
     }
 }
 
-impl Gateway for Routed<'_> {
+impl<T: Clone + Send + Sync, A: Access + Sync> Gateway for Routed<'_, T, A> {
     type Error = Error;
 
     fn select(&mut self, attempt: &Attempt<'_>) -> Result<Option<Placed>, Error> {
@@ -223,13 +213,14 @@ impl Gateway for Routed<'_> {
             return Ok(Vec::new());
         }
         let happened = std::mem::take(&mut self.happened);
-        self.selector.call_next(happened, millis(now)).wake();
+        let called = (self.access).held(|selector| selector.call_next(happened, millis(now)));
+        called.wake();
         Ok(self.calls.1.try_iter().collect())
     }
 
     fn give_up(&mut self, id: u32) -> Result<(), Error> {
         if let Some((ticket, _)) = self.held.remove(&id) {
-            self.selector.give_up(GATE, ticket);
+            self.access.held(|selector| selector.give_up(GATE, ticket));
         }
         Ok(())
     }
@@ -247,64 +238,77 @@ impl Gateway for Routed<'_> {
     }
 
     fn publish(&mut self) -> Result<Vec<Vec<u8>>, Error> {
-        Ok(std::iter::from_fn(|| self.selector.sharing_mut().publish()).collect())
+        let next = || (self.access).held(|selector| selector.sharing_mut().publish());
+        Ok(std::iter::from_fn(next).collect())
     }
 
     fn receive(&mut self, message: &[u8], now: f64) -> Result<(), Error> {
-        match self.selector.sharing_mut().receive(message, millis(now))? {
+        let receive =
+            |selector: &mut Selector| selector.sharing_mut().receive(message, millis(now));
+        match self.access.held(receive)? {
             // None is ever lost here.
-            Receipt::Gap => Err(Error::Invariant("a message of a router is missing".into())),
+            Receipt::Gap => Err(CoreError::Invariant(
+                "a message of a router is missing".into(),
+            ))?,
             _ => Ok(()),
         }
     }
 
     fn notice(&mut self, placed: Placed, notice: Notice, now: f64) -> Result<(), Error> {
         let (booking, now) = (booking(placed), millis(now));
-        let (ending, cached_tokens) = match notice {
+        let mut usage = Usage::default();
+        let ending = match notice {
             Notice::FirstToken => {
-                self.happened |= self.selector.first_token(booking, now);
+                let first_token = |selector: &mut Selector| selector.first_token(booking, now);
+                self.happened |= self.access.held(first_token);
                 return Ok(());
             }
             Notice::Tokens(n) => {
-                self.selector.tokens(booking, u64::from(n), now);
+                let tokens = u64::from(n);
+                (self.access).held(|selector| selector.tokens(booking, tokens, now));
                 return Ok(());
             }
-            Notice::Finished(cached) => (Ending::Completed, cached.map(u64::from)),
-            Notice::Failed => (Ending::Failed, None),
-            Notice::Cancelled => (Ending::Cancelled, None),
-        };
-        let usage = Usage {
-            cached_tokens,
-            ..Usage::default()
+            Notice::Finished(cached) => {
+                usage.cached_tokens = cached.map(u64::from);
+                Ending::Completed
+            }
+            Notice::Failed => Ending::Failed,
+            Notice::Cancelled => Ending::Cancelled,
         };
         self.happened = true;
-        self.selector.close(booking, ending, usage, now);
+        (self.access).held(|selector| selector.close(booking, ending, usage, now));
         Ok(())
     }
 
     fn news(&mut self, news: News<'_>, now: f64) -> Result<(), Error> {
         match news {
-            News::Report(worker, load, at) => return self.report(worker, load, at, now),
-            News::Changed(worker, changes) => self.changed(worker, changes, now),
-            News::PoolChanged(changes) => self.pool_changed(changes, now),
+            News::Report(worker, load, at) => self.report(worker, load, at, now),
+            News::Changed(worker, changes) => self.events(worker, now, |events| {
+                events.changed(changes);
+            }),
+            News::PoolChanged(changes) => {
+                self.pool_changed(changes, now);
+                Ok(())
+            }
             News::Lost(worker) => {
                 self.lossy[worker as usize] = true;
-                if let Some(mut feed) = self.selector.feed(self.ids[worker as usize]) {
-                    feed.doubt(millis(now));
-                }
+                self.events(worker, now, |events| {
+                    events.rank.doubt();
+                })
             }
-            News::Feed(worker, state) => self.believe(worker, state),
+            News::Feed(worker, state) => self.events(worker, now, |events| events.believe(state)),
             News::Ready(worker, ready) => {
-                let name = Arc::clone(&self.offers[worker as usize].name);
-                self.selector.workers_mut().set_ready(&name, ready);
+                let key = &*self.offers[worker as usize].name;
+                let mut edit = (self.registry).edit(self.access, millis(now), thread::yield_now);
+                edit.mark_ready(key, ready);
                 self.happened = true;
+                Ok(())
             }
         }
-        Ok(())
     }
 }
 
-impl Routed<'_> {
+impl<T: Clone + Send + Sync, A: Access + Sync> Routed<'_, T, A> {
     fn report(&mut self, worker: u32, load: EngineLoad, at: f64, now: f64) -> Result<(), Error> {
         let report = Report {
             running: Known::from(Some(f64::from(load.running))),
@@ -315,78 +319,76 @@ impl Routed<'_> {
             ..Report::NONE
         };
         let name = [Arc::clone(&self.offers[worker as usize].name)];
-        let mut workers = self.selector.workers_mut();
-        workers.set_report(&name, &report, millis(now))?;
+        self.access.held(|selector| {
+            let mut workers = selector.workers_mut();
+            workers.set_report(&name, &report, millis(now))
+        })?;
         self.happened = true;
         Ok(())
     }
 
-    fn changed(&mut self, worker: u32, changes: &[Change], now: f64) {
-        let id = self.ids[worker as usize];
-        if self.selector.fleet().feed(id).is_none() {
-            self.believe(worker, FeedState::Live);
-        }
-        let mut chain: Vec<SequenceHash> = Vec::new();
-        let mut before = None;
-        for change in changes {
-            if let Change::Stored { hash, parent } = *change {
-                if chain.is_empty() || parent != chain.last().copied() {
-                    self.announce(worker, before, &mut chain, now);
-                    before = parent;
-                }
-                chain.push(hash);
-                continue;
-            }
-            self.announce(worker, before, &mut chain, now);
-            match (self.selector.feed(id), *change) {
-                (Some(mut feed), Change::Removed { hash }) => {
-                    feed.withdraw(&[hash], Medium::Gpu);
-                }
-                (Some(mut feed), Change::Cleared) => {
-                    feed.withdraw_all();
-                }
-                (Some(mut feed), Change::Marked { hash }) => {
-                    if !feed.mark(hash, Medium::Gpu) {
-                        // Its block is doubtful.
-                        feed.mark(hash, Medium::Speculative);
-                    }
-                }
-                (Some(mut feed), Change::Unmarked { hash }) => {
-                    feed.unmark(hash);
-                }
-                (_, Change::Stored { .. }) | (None, _) => {}
-            }
-        }
-        self.announce(worker, before, &mut chain, now);
+    /// Runs `work` on the events of a worker.
+    fn events(
+        &self,
+        worker: u32,
+        now: f64,
+        work: impl FnOnce(&mut Events<'_, A>),
+    ) -> Result<(), Error> {
+        let (registry, access) = (self.registry, self.access);
+        let at = worker as usize;
+        let key = &*self.offers[at].name;
+        let streams = registry.streams(access, key, thread::yield_now)?;
+        self.on_rank(key, &streams, now, |rank| {
+            work(&mut Events {
+                rank,
+                layout: self.layouts.get(at).and_then(Option::as_deref),
+                block_size: self.workload.block_size,
+                is_lossy: self.lossy[at],
+            });
+        });
+        Ok(())
+    }
+
+    fn on_rank(
+        &self,
+        key: &str,
+        streams: &WorkerStreams,
+        now: f64,
+        work: impl FnOnce(Rank<'_, Site<'_, A>>),
+    ) {
+        let at = Moment {
+            now: millis(now),
+            wall_s: now,
+        };
+        let work = |_: &_, ranks: Ranks<'_, A>, _| work(ranks(0));
+        (self.registry).on_streams(self.access, key, streams, at, work);
     }
 
     fn pool_changed(&mut self, changes: &[Change], now: f64) {
-        let shared = self.selector.pools()[PoolId(0)].shared();
-        let Some(mut feed) = shared
-            .map(SharedCache::holder)
-            .and_then(|holder| self.selector.feed(holder))
-        else {
+        let Some(cache) = self.registry.feeds.shared(PoolId(0)) else {
             return;
         };
-        for change in changes {
-            match *change {
-                Change::Stored { hash, parent } => {
-                    feed.announce(parent, &[hash], Medium::Cpu, millis(now));
+        self.on_rank(&cache.name, &cache.streams, now, |mut rank| {
+            for change in changes {
+                match *change {
+                    Change::Stored { hash, parent } => {
+                        rank.store(parent, &[hash], Medium::Cpu);
+                    }
+                    Change::Removed { hash } => {
+                        rank.remove(&[hash], Medium::Cpu);
+                    }
+                    Change::Cleared | Change::Marked { .. } | Change::Unmarked { .. } => {}
                 }
-                Change::Removed { hash } => {
-                    feed.withdraw(&[hash], Medium::Cpu);
-                }
-                Change::Cleared | Change::Marked { .. } | Change::Unmarked { .. } => {}
             }
-        }
+        });
     }
 
     /// Puts a request to the selector; `None` if there is no worker for it.
-    fn ask<T>(
+    fn ask<R: Send>(
         &mut self,
         attempt: &Attempt<'_>,
-        step: impl FnOnce(&mut Selector, &mut Offers, &Request<'_>) -> Result<T, Error>,
-    ) -> Result<Option<T>, Error> {
+        step: impl FnOnce(&mut Selector, &mut Offers, &Request<'_>) -> Result<R, CoreError> + Send,
+    ) -> Result<Option<R>, Error> {
         let blocks = self.workload.prompt(attempt.id);
         let session = self.keys.sessions.get(attempt.id as usize);
         let session = session.and_then(Option::as_deref);
@@ -412,46 +414,87 @@ impl Routed<'_> {
             self.offers
                 .set_eligibility(worker as usize, Eligibility::Excluded);
         }
-        match step(self.selector, &mut self.offers, &request) {
-            Err(Error::NoCandidate | Error::Refused(_) | Error::Overloaded { .. }) => Ok(None),
-            found => found.map(Some),
+        let offers = &mut self.offers;
+        match (self.access).held(|selector| step(selector, offers, &request)) {
+            Err(CoreError::NoCandidate | CoreError::Refused(_) | CoreError::Overloaded { .. }) => {
+                Ok(None)
+            }
+            found => Ok(Some(found?)),
         }
     }
+}
 
-    fn believe(&mut self, worker: u32, state: FeedState) {
-        let layout = self.layouts.get(worker as usize).and_then(Option::as_deref);
-        let size = layout.map_or(self.workload.block_size, CacheLayout::full_block);
-        let worth = Worth::Believed {
+/// The events of one worker.
+struct Events<'a, A> {
+    rank: Rank<'a, Site<'a, A>>,
+    /// The cache groups they are about.
+    layout: Option<&'a CacheLayout>,
+    block_size: u32,
+    /// Whether changes in the worker's cache were lost.
+    is_lossy: bool,
+}
+
+impl<A: Access + Sync> Events<'_, A> {
+    fn changed(&mut self, changes: &[Change]) {
+        if !self.rank.is_followed() {
+            self.believe(FeedState::Live);
+        }
+        let mut chain: Vec<SequenceHash> = Vec::new();
+        let mut before = None;
+        for change in changes {
+            if let Change::Stored { hash, parent } = *change {
+                if chain.is_empty() || parent != chain.last().copied() {
+                    self.announce(before, &mut chain);
+                    before = parent;
+                }
+                chain.push(hash);
+                continue;
+            }
+            self.announce(before, &mut chain);
+            let rank = &mut self.rank;
+            match *change {
+                Change::Removed { hash } => {
+                    rank.remove(&[hash], Medium::Gpu);
+                }
+                Change::Cleared => {
+                    rank.clear();
+                }
+                Change::Marked { hash } => {
+                    // Its block may be doubtful.
+                    let _ = rank.mark(hash, Medium::Gpu) || rank.mark(hash, Medium::Speculative);
+                }
+                Change::Unmarked { hash } => {
+                    rank.unmark(hash);
+                }
+                Change::Stored { .. } => {}
+            }
+        }
+        self.announce(before, &mut chain);
+    }
+
+    fn believe(&mut self, state: FeedState) {
+        let size = (self.layout).map_or(self.block_size, CacheLayout::full_block);
+        self.rank.worth(Worth::Believed {
             state,
             engine_block_size: Some(size),
-        };
-        if let Some(mut feed) = self.selector.feed(self.ids[worker as usize]) {
-            feed.set_trust(worth);
-            if let Some(layout) = layout {
-                feed.set_resumes(!layout.is_full(), layout.beyond(), layout.resuming());
-            }
+        });
+        if let Some(layout) = self.layout {
+            (self.rank).set_resumes(!layout.is_full(), layout.beyond(), layout.resuming());
         }
     }
 
-    fn announce(
-        &mut self,
-        worker: u32,
-        parent: Option<SequenceHash>,
-        chain: &mut Vec<SequenceHash>,
-        now: f64,
-    ) {
-        let id = self.ids[worker as usize];
-        let feed = self.selector.feed(id);
-        if let Some(mut feed) = feed.filter(|_| !chain.is_empty()) {
-            if let Some(before) = parent.filter(|_| self.lossy[worker as usize])
-                && !feed.pool().holds(id, before, Medium::Gpu)
-            {
-                // A block shows that all blocks before it are there.
-                let path = feed.pool().path_to(before);
-                feed.announce(None, &path, Medium::Gpu, millis(now));
-            }
-            feed.announce(parent, chain, Medium::Gpu, millis(now));
-            chain.clear();
+    fn announce(&mut self, parent: Option<SequenceHash>, chain: &mut Vec<SequenceHash>) {
+        if chain.is_empty() {
+            return;
         }
+        if let Some(before) = parent.filter(|_| self.is_lossy)
+            && !self.rank.holds(before, Medium::Gpu)
+        {
+            // A block shows that all blocks before it are there.
+            let path = self.rank.path_to(before);
+            self.rank.store(None, &path, Medium::Gpu);
+        }
+        self.rank.store(parent, chain, Medium::Gpu);
+        chain.clear();
     }
 }

@@ -61,6 +61,12 @@ pub struct Rank<'a, A> {
 }
 
 impl<A: Access + Sync> Rank<'_, A> {
+    /// Whether its events are trusted.
+    #[must_use]
+    pub fn is_followed(&self) -> bool {
+        (self.access).held(|selector| selector.fleet().feed(self.worker).is_some())
+    }
+
     /// Changes the state of the worker, if it is still there.
     fn feed<R: Default + Send>(&self, change: impl FnOnce(&mut Feed<'_>) -> R + Send) -> R {
         self.access.held(|selector| {

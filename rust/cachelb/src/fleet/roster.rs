@@ -91,8 +91,8 @@ impl<T> Registered<T> {
 
     /// The worker called `key`.
     #[must_use]
-    pub fn worker(&self, key: &str) -> Option<&Worker<T>> {
-        self.workers[*self.by_key.get(key)?].as_deref()
+    pub fn worker(&self, key: &str) -> Option<&Arc<Worker<T>>> {
+        self.workers[*self.by_key.get(key)?].as_ref()
     }
 
     /// Grows with every change.
@@ -317,7 +317,8 @@ impl<T: Clone> Change<'_, T> {
     /// Changes a worker in its place, if there is one.
     pub fn edit(&mut self, key: &str, edit: impl FnOnce(&mut Worker<T>)) {
         let worker = self.now().worker(key).cloned();
-        if let Some(mut worker) = worker {
+        if let Some(worker) = worker {
+            let mut worker = Worker::clone(&worker);
             edit(&mut worker);
             self.update(|workers| workers.put(worker));
         }

@@ -46,23 +46,25 @@ pub struct Edit<'a, T, A> {
     now: Millis,
 }
 
-impl<'a, T: Clone + Send + Sync, A: Access> Edit<'a, T, A> {
-    /// Begins an edit of `registry` by a `change` of its workers, at the time `now`.
-    pub fn new(
-        registry: &'a Registry<T>,
+impl<T: Clone + Send + Sync> Registry<T> {
+    /// Begins a change of workers or models at the time `now`. While another thread makes one it waits, by `pause`.
+    pub fn edit<'a, A: Access>(
+        &'a self,
         access: &'a A,
-        change: Change<'a, T>,
         now: Millis,
-    ) -> Self {
-        Self {
-            registry,
+        pause: impl Fn(),
+    ) -> Edit<'a, T, A> {
+        Edit {
+            registry: self,
             access,
-            change,
+            change: self.roster.change(pause),
             own: true,
             now,
         }
     }
+}
 
+impl<T: Clone + Send + Sync, A: Access> Edit<'_, T, A> {
     /// Publishes `words` on the worker called `key` and runs `work` on the selector, as one step.
     fn step<R: Send>(
         &self,
@@ -83,7 +85,7 @@ impl<'a, T: Clone + Send + Sync, A: Access> Edit<'a, T, A> {
     /// than a key. One that differs from a registered worker in nothing but credentials gets a tag; a key without any
     /// is the name of the registered worker, which keeps its own.
     #[must_use]
-    pub fn new_name(&self, raw: &str, is_key: bool) -> (Arc<str>, Option<Worker<T>>) {
+    pub fn new_name(&self, raw: &str, is_key: bool) -> (Arc<str>, Option<Arc<Worker<T>>>) {
         let (now, tags) = (self.change.now(), self.registry.tags());
         let name = Name::of(raw);
         let Some(worker) = now.worker(&name.shown) else {
@@ -95,7 +97,7 @@ impl<'a, T: Clone + Send + Sync, A: Access> Edit<'a, T, A> {
             return (name.tagged(raw, tags).into(), None);
         }
         let stands = is_other && is_key && Name::of(&worker.raw).is_secret;
-        (Arc::clone(&worker.key), stands.then(|| worker.clone()))
+        (Arc::clone(&worker.key), stands.then(|| Arc::clone(worker)))
     }
 
     /// Registers a worker, or changes the profile of one. Returns whether it is new.
@@ -161,7 +163,7 @@ impl<'a, T: Clone + Send + Sync, A: Access> Edit<'a, T, A> {
             )));
         }
         drop(before);
-        let gone = old.as_ref().map(Worker::names).unwrap_or_default();
+        let gone = old.as_ref().map(|old| old.names()).unwrap_or_default();
         self.step(&key, |selector| {
             for name in gone.iter().filter(|name| !names.contains(name)) {
                 selector.workers_mut().remove(name);
@@ -180,7 +182,8 @@ impl<'a, T: Clone + Send + Sync, A: Access> Edit<'a, T, A> {
 
     /// Takes a worker out: at once, or when its last request ends. Returns whether it was known.
     pub fn leave(&mut self, key: &str, drain: bool) -> bool {
-        let Some(names) = self.change.now().worker(key).map(Worker::names) else {
+        let names = self.change.now().worker(key).map(|worker| worker.names());
+        let Some(names) = names else {
             return !drain
                 && self.step(key, |selector| {
                     let left = selector.workers_mut().remove_draining(key) > 0;
@@ -286,7 +289,9 @@ impl<'a, T: Clone + Send + Sync, A: Access> Edit<'a, T, A> {
                 let named = named.filter(|_| registered.are_keys() && !key.is_empty());
                 drop(registered);
                 let (object, raw, is_key) = match (known, named) {
-                    (Some(known), _) => (known.object, known.raw, known.is_key),
+                    (Some(known), _) => {
+                        (known.object.clone(), Arc::clone(&known.raw), known.is_key)
+                    }
                     (None, Some(named)) => (named(key), key.into(), true),
                     (None, None) => return Ok(false),
                 };

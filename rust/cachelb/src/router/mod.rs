@@ -115,22 +115,12 @@ impl Router {
         if key.is_empty() || key.len() > MOST_KEY_BYTES || !may_be_worker(key) {
             return Err(Error::Key { got: key.len() });
         }
-        let about = About {
-            weight: 1.0,
-            role: 0,
-            dp_size: 1,
-            slow_start_ms: 0,
-            kv_blocks: None,
-            resuming: None,
-            gpu: None,
-            models: Vec::new(),
-        };
         let worker = Registration {
             object: (),
             key: key.into(),
             raw: key.into(),
             is_key: true,
-            about,
+            about: About::default(),
         };
         self.edit(now_ms, |edit| {
             edit.register(worker)?;
@@ -140,9 +130,7 @@ impl Router {
     }
 
     fn edit<R>(&self, now_ms: u64, work: impl FnOnce(&mut Edit<'_, (), Self>) -> R) -> R {
-        let change = self.registry.roster.change(thread::yield_now);
-        let now = Millis(now_ms);
-        work(&mut Edit::new(&self.registry, self, change, now))
+        work(&mut (self.registry).edit(self, Millis(now_ms), thread::yield_now))
     }
 
     /// Forgets a worker and its blocks; its bookings still end as usual. Returns whether it was known.

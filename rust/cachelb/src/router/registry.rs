@@ -95,7 +95,7 @@ impl<T: Clone + Send + Sync> Registry<T> {
     ///
     /// # Errors
     /// [`Error::UnknownWorker`].
-    pub fn worker(&self, key: &str) -> Result<Worker<T>> {
+    pub fn worker(&self, key: &str) -> Result<Arc<Worker<T>>> {
         let worker = self.roster.now().worker(key).cloned();
         worker.ok_or_else(|| Error::UnknownWorker(key.to_owned()))
     }

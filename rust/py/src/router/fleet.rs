@@ -3,9 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-use cachelb::selector::{
-    Change, EngineKind, Facts, PoolId, Role, Selector, Settings, resolve, whole,
-};
+use cachelb::selector::{Change, EngineKind, Facts, PoolId, Role, Settings, resolve, whole};
 use cachelb::{Edit, Registration, Registry};
 use cachelb_body::{Engine as BodyEngine, Layouts};
 use cachelb_share::About;
@@ -37,7 +35,7 @@ pub struct Fleet {
     pub key: Option<Py<PyAny>>,
     /// The layouts of request bodies.
     pub layouts: Arc<Layouts>,
-    /// Settings of the selector, for a fork or a simulation that cannot use it.
+    /// Settings of the selector, for a fork that cannot use it.
     pub settings: Settings,
     pub specs: Mutex<Vec<Py<PyDict>>>,
     /// Whether this is the child of a fork and the router is not used in it yet.
@@ -74,9 +72,9 @@ impl Fleet {
         py: Python<'_>,
         work: impl FnOnce(&mut Edit<'_, Object, Attached<'_>>) -> cachelb::Result<R>,
     ) -> PyResult<R> {
-        let (now, change) = (self.engine.now(py)?, self.change(py));
+        let now = self.engine.now(py)?;
         self.run(py, |access| {
-            work(&mut Edit::new(&self.registry, access, change, now))
+            work(&mut self.registry.edit(access, now, pause(py)))
         })
     }
 
@@ -86,25 +84,20 @@ impl Fleet {
         Ok(found.map_err(of_router)?.names())
     }
 
+    /// Waits until no other thread changes fleet or models.
+    pub fn change(&self, py: Python<'_>) -> Change<'_, Object> {
+        self.registry.roster.change(pause(py))
+    }
+
     /// The model that has a pool to itself.
     pub fn model(&self, pool: PoolId) -> Option<String> {
         self.registry.roster.now().model(pool).map(str::to_owned)
     }
+}
 
-    /// Waits until no other thread changes fleet or models. The selector may let the GIL go between the halves of a
-    /// change, if there is one.
-    pub fn change(&self, py: Python<'_>) -> Change<'_, Object> {
-        (self.registry.roster).change(|| py.detach(std::thread::yield_now))
-    }
-
-    /// A selector with its pools and nothing else.
-    pub fn empty(&self, py: Python<'_>) -> PyResult<Selector> {
-        let specs: Vec<_> = (lock(&self.specs).iter())
-            .map(|spec| spec.clone_ref(py))
-            .collect();
-        let (empty, ..) = pools::open(py, self.settings.clone(), &specs, self.keys)?;
-        Ok(empty)
-    }
+/// Lets others in: the selector may let the GIL go between the halves of a change.
+fn pause(py: Python<'_>) -> impl Fn() {
+    move || py.detach(std::thread::yield_now)
 }
 
 fn role(value: &str) -> PyResult<Role> {
@@ -166,7 +159,7 @@ impl Fleet {
                     let (key, known) = edit.new_name(&raw, worker.is_instance_of::<PyString>());
                     if let Some(known) = known {
                         worker = known.object.bind(py).clone();
-                        raw = known.raw;
+                        raw = Arc::clone(&known.raw);
                     }
                     key
                 },
@@ -250,7 +243,7 @@ impl Fleet {
 
     /// Puts another object in the place of a registered worker's.
     fn replace_object(&self, py: Python<'_>, key: &str, worker: &Bound<'_, PyAny>) -> PyResult<()> {
-        let same = |known: &Worker| known.object.as_ptr() == worker.as_ptr();
+        let same = |known: &Arc<Worker>| known.object.as_ptr() == worker.as_ptr();
         if self.registry.roster.now().worker(key).is_none_or(same) {
             return Ok(());
         }
@@ -291,7 +284,10 @@ impl Fleet {
     pub fn after_fork(&self, py: Python<'_>, anew: bool) -> PyResult<Option<usize>> {
         self.asleep.store(true, Ordering::Relaxed);
         self.registry.roster.after_fork();
-        let empty = self.empty(py)?;
+        let specs: Vec<_> = (lock(&self.specs).iter())
+            .map(|spec| spec.clone_ref(py))
+            .collect();
+        let (empty, ..) = pools::open(py, self.settings.clone(), &specs, self.keys)?;
         let forgotten = self.engine.after_fork(anew, || empty);
         let (registry, now) = (&self.registry, self.engine.now(py)?);
         let is_new = forgotten.is_none();

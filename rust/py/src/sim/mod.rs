@@ -5,7 +5,6 @@ mod outside;
 mod read;
 mod timed;
 
-use cachelb::selector::Selector;
 use cachelb_core::hashing::Scheme;
 use cachelb_policy::Reason;
 use cachelb_sim::{
@@ -20,7 +19,7 @@ pub use self::grouped::GroupedEngineCache;
 use self::outside::Outside;
 use self::timed::Timed;
 use crate::args::{ranged, type_name};
-use crate::error::{enter, to_python};
+use crate::error::{of_router, to_python};
 use crate::router::NativeRouter;
 
 #[doc = stub!("SimWorkload")]
@@ -107,36 +106,6 @@ impl Stage<'_> {
     }
 }
 
-/// Routers whose selectors a run uses; they get them back when this is dropped.
-struct Borrowed<'a, 'py> {
-    py: Python<'py>,
-    routers: &'a [Py<NativeRouter>],
-    selectors: Vec<Selector>,
-}
-
-impl<'a, 'py> Borrowed<'a, 'py> {
-    fn take(py: Python<'py>, routers: &'a [Py<NativeRouter>]) -> PyResult<Self> {
-        let mut taken = Self {
-            py,
-            routers,
-            selectors: Vec::new(),
-        };
-        for router in routers {
-            taken.selectors.push(take_selector(py, router.get())?);
-        }
-        Ok(taken)
-    }
-}
-
-impl Drop for Borrowed<'_, '_> {
-    fn drop(&mut self) {
-        for (router, selector) in self.routers.iter().zip(self.selectors.drain(..)) {
-            // Fails only if the lock's owner panicked inside, and no caller could handle that.
-            let _ = put_selector(self.py, router.get(), selector);
-        }
-    }
-}
-
 fn routed(
     py: Python<'_>,
     stage: &Stage<'_>,
@@ -154,17 +123,18 @@ fn routed(
             admission,
         )?);
     }
-    let mut taken = Borrowed::take(py, routers)?;
-    let selectors = &mut taken.selectors;
+    let fronts: Vec<_> = (routers.iter().map(Py::get))
+        .map(|router| (&router.fleet.get().registry, &*router.engine))
+        .collect();
     py.detach(|| {
         let mut gateways = Vec::new();
-        for (selector, keys) in selectors.iter_mut().zip(keys) {
+        for (front, keys) in fronts.into_iter().zip(keys) {
             let fleet = (&names[..], &stage.fleet[..]);
-            let gateway = Routed::new(selector, &stage.workload.workload, fleet, keys);
-            gateways.push(gateway.map_err(|error| to_python(&error))?);
+            let gateway = Routed::new(front, &stage.workload.workload, fleet, keys);
+            gateways.push(gateway.map_err(of_router)?);
         }
         let mut gateway = Timed::new(Several::new(gateways, of).sharing(sharing_lag));
-        let outcomes = stage.run(&mut gateway, |error| to_python(&error))?;
+        let outcomes = stage.run(&mut gateway, of_router)?;
         Ok((outcomes, gateway.into_nanoseconds()))
     })
 }
@@ -322,31 +292,17 @@ fn columns<'py>(
     Ok(out)
 }
 
-/// The selector, in whose place there is an empty one until [`put_selector`].
-fn take_selector(py: Python<'_>, router: &NativeRouter) -> PyResult<Selector> {
-    if !router.customs.is_empty() {
-        return Err(PyTypeError::new_err(
-            "the router asks a policy written in Python; put it behind a gateway",
-        ));
-    }
-    let empty = router.fleet.get().empty(py)?;
-    router.engine.exchange(py, empty)
-}
-
-fn put_selector(py: Python<'_>, router: &NativeRouter, selector: Selector) -> PyResult<()> {
-    let empty = router.engine.exchange(py, selector)?;
-    enter(|| {
-        drop(empty);
-        Ok(())
-    })
-}
-
 /// Keys that its rules use.
 fn rule_keys<'a>(
     router: &NativeRouter,
     sessions: &'a [Option<Box<[u8]>>],
     admission: Option<&'a Admission>,
 ) -> PyResult<Keys<'a>> {
+    if !router.customs.is_empty() {
+        return Err(PyTypeError::new_err(
+            "the router asks a policy written in Python; put it behind a gateway",
+        ));
+    }
     let readers = router.fleet.get().registry.readers();
     let reader = readers
         .first()

@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 
-use cachelb::selector::{Facts, Profile};
+use cachelb::About;
+use cachelb::selector::Facts;
 use cachelb_core::groups::{CacheGroup, GroupKind, Retention};
 use proptest::prelude::*;
 
 use super::groups::{any_layout, prompts, rounds_beyond};
 use super::pairs::at_once;
-use super::routed::{NAMES, rule_of, selector_of};
+use super::routed::{Front, NAMES, rule_of};
 use super::run::fleet;
 use super::*;
 
@@ -52,18 +53,17 @@ fn served(
             ..settings(kv_blocks)
         };
     }
-    let profile = Profile {
-        engine: Facts {
-            block_size: Some(layout.full_block()),
-            resuming: layout.resuming(),
-            ..Facts::default()
-        },
-        ..Profile::default()
+    let facts = Facts {
+        block_size: Some(layout.full_block()),
+        ..Facts::default()
     };
+    let about = NAMES.map(|_| About {
+        resuming: layout.resuming(),
+        ..About::default()
+    });
     let size = layout.hash_block();
-    let mut selector = selector_of(rule_of("kv-aware", size), size, &profile);
-    let before = (&NAMES[..], &workers[..]);
-    let mut gateway = Routed::new(&mut selector, &w, before, Keys::default()).unwrap();
+    let front = Front::of(rule_of("kv-aware", size), size, about, facts);
+    let mut gateway = front.routed(&w, &workers);
     let options = Options {
         scrape_interval: 500.0,
         sample_interval: 500.0,
@@ -71,7 +71,7 @@ fn served(
         ..at_once()
     };
     let out = run(&w, &workers, &mut gateway, &options, |_| true).unwrap();
-    selector.validate().unwrap();
+    front.into_selector();
     let each = out
         .status
         .iter()

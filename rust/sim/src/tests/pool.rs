@@ -3,14 +3,13 @@
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex};
 
-use cachelb::selector::{PoolId, Readers, SharedTerms};
-use cachelb_core::ids::Millis;
+use cachelb::selector::{Readers, SharedTerms};
 use cachelb_policy::Loading;
 use proptest::prelude::*;
 
 use super::engine::{cached, drain, job};
 use super::pairs::at_once;
-use super::routed::{NAMES, families, rule, selector};
+use super::routed::{Front, NAMES, families, rule};
 use super::run::fleet;
 use super::*;
 
@@ -110,7 +109,7 @@ fn what_is_predicted_of_a_pool_is_what_is_loaded() {
         });
     }
     let count = |known: bool| {
-        let mut selector = selector(rule("kv-aware"));
+        let front = Front::new(rule("kv-aware"));
         if known {
             let keys = [NAMES[0], NAMES[2]].map(String::from);
             let terms = SharedTerms {
@@ -121,14 +120,12 @@ fn what_is_predicted_of_a_pool_is_what_is_loaded() {
                 readers: Readers::of(HashSet::from(keys)),
                 ..SharedTerms::default()
             };
-            let mut workers = selector.workers_mut();
-            let added = workers.add_shared_cache("pool", PoolId(0), terms, Millis(0));
-            added.unwrap();
+            let media = [].into();
+            (front.edit().add_shared_cache("pool", None, terms, media)).unwrap();
         }
-        let before = (&NAMES[..], &workers[..]);
-        let mut gateway = Routed::new(&mut selector, &w, before, Keys::default()).unwrap();
+        let mut gateway = front.routed(&w, &workers);
         let out = run(&w, &workers, &mut gateway, &at_once(), |_| true).unwrap();
-        selector.validate().unwrap();
+        front.into_selector();
         let rows = out.predicted_tokens.iter().zip(&out.cached_tokens);
         let differ = rows
             .filter(|(predicted, cached)| predicted != cached)
@@ -153,9 +150,8 @@ fn workers_that_share_have_one_pool() {
             seconds_per_token: 0.0,
         });
     }
-    let mut selector = selector(rule("kv-aware"));
-    let before = (&NAMES[..2], &workers[..]);
-    let mut gateway = Routed::new(&mut selector, &w, before, Keys::default()).unwrap();
+    let front = Front::new(rule("kv-aware"));
+    let mut gateway = front.routed(&w, &workers);
     let refused = run(&w, &workers, &mut gateway, &Options::default(), |_| true);
     assert!(matches!(refused, Err(Stopped::Invalid(_))));
 }

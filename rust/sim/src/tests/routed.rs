@@ -1,7 +1,12 @@
-//! The real selector in simulated time.
+//! The real router in simulated time.
 
-use cachelb::selector::{Placements, PoolSettings, Profile, Selector, Settings};
-use cachelb_core::ids::Millis;
+use std::sync::Mutex;
+use std::thread;
+
+use cachelb::selector::{
+    Facts, Millis, NamespaceKey, Placements, PoolSettings, Selector, Settings, assemble,
+};
+use cachelb::{About, Edit, Registration, Registry};
 use cachelb_policy::{Rule, Setup, named};
 
 use super::pairs::{at_once, split};
@@ -10,24 +15,65 @@ use super::*;
 
 pub const NAMES: [&str; 4] = ["a", "b", "c", "d"];
 
-pub fn selector(rule: Box<dyn Rule>) -> Selector {
-    selector_of(rule, 16, &Profile::default())
+/// A router of four workers.
+pub struct Front {
+    pub registry: Registry<()>,
+    pub selector: Mutex<Selector>,
 }
 
-/// Workers with such a profile, and an index with blocks of so many tokens.
-pub fn selector_of(rule: Box<dyn Rule>, block_size: u32, profile: &Profile) -> Selector {
-    let settings = Settings {
-        registered: true,
-        seed: 3,
-        ..Settings::default()
-    };
-    let pool = PoolSettings::new(rule, block_size, Placements::default());
-    let mut selector = Selector::new(settings, pool);
-    for name in NAMES {
-        let mut workers = selector.workers_mut();
-        workers.add(name, profile.clone(), Millis(0));
+impl Front {
+    pub fn new(rule: Box<dyn Rule>) -> Self {
+        Self::of(rule, 16, NAMES.map(|_| About::default()), Facts::default())
     }
-    selector
+
+    /// Workers as they are registered, whose engines state `facts`, and an index with blocks of so many tokens.
+    pub fn of(rule: Box<dyn Rule>, block_size: u32, about: [About; 4], facts: Facts) -> Self {
+        let settings = Settings {
+            registered: true,
+            seed: 3,
+            ..Settings::default()
+        };
+        let pool = PoolSettings::new(rule, block_size, Placements::default());
+        let parts = assemble("kv-aware", 3, NamespaceKey::of_process()).unwrap();
+        let front = Self {
+            registry: Registry::new(vec![parts.reader], Vec::new()),
+            selector: Mutex::new(Selector::new(settings, pool)),
+        };
+        for (name, about) in NAMES.into_iter().zip(about) {
+            let mut edit = front.edit();
+            let worker = Registration {
+                object: (),
+                key: name.into(),
+                raw: name.into(),
+                is_key: true,
+                about,
+            };
+            edit.register(worker).unwrap();
+            edit.learn(name, facts).unwrap();
+        }
+        front
+    }
+
+    pub fn edit(&self) -> Edit<'_, (), Mutex<Selector>> {
+        (self.registry).edit(&self.selector, Millis(0), thread::yield_now)
+    }
+
+    pub fn routed<'a>(
+        &'a self,
+        workload: &'a Workload,
+        workers: &[WorkerSettings],
+    ) -> Routed<'a, (), Mutex<Selector>> {
+        let fleet = (&NAMES[..workers.len()], workers);
+        let router = (&self.registry, &self.selector);
+        Routed::new(router, workload, fleet, Keys::default()).unwrap()
+    }
+
+    /// The selector behind it, recounted.
+    pub fn into_selector(self) -> Selector {
+        let selector = self.selector.into_inner().unwrap();
+        selector.validate().unwrap();
+        selector
+    }
 }
 
 /// The rule of a policy with its defaults.
@@ -57,13 +103,11 @@ pub fn families() -> Workload {
 
 fn outcomes(name: &str, options: &Options) -> (Outcomes, Selector) {
     let w = families();
-    let mut selector = selector(rule(name));
+    let front = Front::new(rule(name));
     let workers = fleet(NAMES.len(), 128);
-    let before = (&NAMES[..], &workers[..]);
-    let mut gateway = Routed::new(&mut selector, &w, before, Keys::default()).unwrap();
+    let mut gateway = front.routed(&w, &workers);
     let outcomes = run(&w, &workers, &mut gateway, options, |_| true).unwrap();
-    selector.validate().unwrap();
-    (outcomes, selector)
+    (outcomes, front.into_selector())
 }
 
 fn cached(outcomes: &Outcomes) -> u32 {
@@ -96,16 +140,12 @@ fn pairs_leave_nothing_behind_whatever_fails() {
     let patience = [2.5, f64::NAN, f64::NAN].into_iter().cycle();
     w.abort = patience.take(w.len()).collect();
     let workers = split(2, 2, 128);
-    let mut selector = selector(rule("kv-aware"));
-    for (name, worker) in NAMES.iter().zip(&workers) {
-        let profile = Profile {
-            role: worker.role,
-            ..Profile::default()
-        };
-        selector.workers_mut().add(name, profile, Millis(0));
-    }
-    let before = (&NAMES[..], &workers[..]);
-    let mut gateway = Routed::new(&mut selector, &w, before, Keys::default()).unwrap();
+    let about = [0, 1, 2, 3].map(|at: usize| About {
+        role: workers[at].role as u8,
+        ..About::default()
+    });
+    let front = Front::of(rule("kv-aware"), 16, about, Facts::default());
+    let mut gateway = front.routed(&w, &workers);
     let faults = [
         (50.0, 1, Incident::Crash),
         (60.0, 1, Incident::Join),
@@ -118,7 +158,7 @@ fn pairs_leave_nothing_behind_whatever_fails() {
         ..Options::default()
     };
     let out = run(&w, &workers, &mut gateway, &options, |_| true).unwrap();
-    selector.validate().unwrap();
+    let selector = front.into_selector();
     for (_, id) in selector.fleet().ids() {
         assert_eq!(selector.book().loads.inflight(id), 0);
     }
@@ -132,10 +172,11 @@ fn pairs_leave_nothing_behind_whatever_fails() {
 }
 
 #[test]
-fn a_worker_nobody_registered_is_named() {
+fn a_worker_that_is_not_registered_is_named() {
     let w = families();
-    let mut selector = selector(rule("cache-aware"));
+    let front = Front::new(rule("cache-aware"));
     let before = (&["z"][..], &fleet(1, 128)[..]);
-    let error = Routed::new(&mut selector, &w, before, Keys::default()).unwrap_err();
-    assert!(error.to_string().contains("\"z\""), "{error}");
+    let router = (&front.registry, &front.selector);
+    let error = Routed::new(router, &w, before, Keys::default()).unwrap_err();
+    assert_eq!(error, cachelb::Error::UnknownWorker("z".to_owned()));
 }

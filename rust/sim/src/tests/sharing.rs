@@ -1,8 +1,8 @@
 //! Several real selectors before one fleet that share their placements.
 
-use cachelb::selector::Selector;
+use cachelb::selector::{Access as _, Selector};
 
-use super::routed::{NAMES, families, rule, selector};
+use super::routed::{Front, NAMES, families, rule};
 use super::run::fleet;
 use super::*;
 
@@ -17,20 +17,20 @@ fn outcomes(lag: Option<f64>, options: &Options) -> (Outcomes, Vec<Selector>) {
         worker.engine.followed = false;
     }
     let of: Vec<u16> = (0..w.len() as u16).map(|id| id % 4).collect();
-    let mut selectors: Vec<_> = (0..4).map(|_| selector(rule("cache-aware"))).collect();
-    let routed = (1_u64..).zip(&mut selectors).map(|(origin, selector)| {
+    let fronts: Vec<_> = (0..4).map(|_| Front::new(rule("cache-aware"))).collect();
+    let routed = (1_u64..).zip(&fronts).map(|(origin, front)| {
         if lag.is_some() {
-            let mut sharing = selector.sharing_mut();
-            sharing.share(origin, &[77], 3_600_000, 1 << 24);
+            front.selector.held(|selector| {
+                let mut sharing = selector.sharing_mut();
+                sharing.share(origin, &[77], 3_600_000, 1 << 24);
+            });
         }
-        Routed::new(selector, &w, (&NAMES, &workers), Keys::default()).unwrap()
+        front.routed(&w, &workers)
     });
     let mut gateway = Several::new(routed.collect(), &of).sharing(lag);
     let out = run(&w, &workers, &mut gateway, options, |_| true).unwrap();
-    for selector in &selectors {
-        selector.validate().unwrap();
-    }
-    (out, selectors)
+    let selectors = fronts.into_iter().map(Front::into_selector);
+    (out, selectors.collect())
 }
 
 fn predicted(outcomes: &Outcomes) -> u32 {

@@ -124,30 +124,6 @@ class {policy.__name__}({base}):
 '''
 
 
-def union(kinds: Iterable[str]) -> str:
-    """One type of several, with one `Literal` for all words."""
-    words: dict[str, None] = {}
-    rest: list[str] = []
-    for kind in kinds:
-        if kind.startswith("Literal["):
-            words.update(dict.fromkeys(kind.removeprefix("Literal[").removesuffix("]").split(", ")))
-        else:
-            rest.append(kind)
-    return " | ".join([*([f"Literal[{', '.join(words)}]"] if words else []), *rest])
-
-
-def any_options() -> str:
-    """The options of all policies, for a router that takes those of the one it is given by name."""
-    kinds: dict[str, dict[str, None]] = {}
-    for policy in POLICIES.values():
-        for name, kind, _, _ in (*policy.options, *policy.shared):
-            if name in {"max_blocks_per_worker", "ttl_s"} or name not in {option[0] for option in policy.shared}:
-                kinds.setdefault(name, {}).update(dict.fromkeys(kind.split(" | ")))
-    lines = "".join(f"    {name}: {union(kind)}\n" for name, kind in sorted(kinds.items()))
-    text = "Options of the policies; each class lists those it accepts."
-    return f'@type_check_only\nclass PolicyOptions(TypedDict, total=False):\n    """{text}"""\n\n{lines}\n'
-
-
 def stub() -> str:
     """The file."""
     from inspect import getdoc
@@ -163,7 +139,6 @@ def stub() -> str:
             f"__all__ = {exported!r}\n\n",
             f'PolicyName: TypeAlias = {names}\n"""Names of the policies that come with cachelb."""\n\n',
             shared_dicts(),
-            any_options(),
             *map(policy_class, POLICIES.values()),
             TAIL,
             'def named(name: str) -> type[BuiltinPolicy] | None:\n    """Return the class called `name`."""\n\n',

@@ -11,7 +11,8 @@ from __future__ import annotations
 import json
 import sys
 
-from cachelb import Router
+from cachelb import Pairs, Router
+from cachelb.policies import BoundaryLearning
 
 WORKERS = [f"gpu{at}" for at in range(64)]
 ENDS = list(range(64, 704, 64))
@@ -21,11 +22,10 @@ def router(origin: int, routes: int) -> Router[str]:
     """Make a router that keeps no index of blocks, so that routes are all there is."""
     made = Router(
         WORKERS,
-        policy="boundary-learning",
-        prefill_policy="least-loaded",
+        policy=BoundaryLearning(max_routes=routes),
         secret="known to all gateways",  # noqa: S106 - of this bench
         seed=1,
-        max_routes=routes,
+        pairs=Pairs(prefill="least-loaded"),
     )
     made._fleet.share(origin, 3600.0, 1 << 30)
     return made

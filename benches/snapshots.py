@@ -20,6 +20,7 @@ import time
 from typing import TYPE_CHECKING
 
 from cachelb import Router
+from cachelb.policies import CacheAware
 from cachelb.state.keeping import FileKeeper
 
 if TYPE_CHECKING:
@@ -35,11 +36,10 @@ def make_router() -> Router[str]:
     """Build a router with room for all of it."""
     return Router(
         WORKERS,
-        policy="cache-aware",
+        policy=CacheAware(max_blocks_per_worker=1_000_000),
         secret="known to all gateways",  # noqa: S106 - of this bench
         seed=1,
         max_memory_mb=1024,
-        max_blocks_per_worker=1_000_000,
     )
 
 

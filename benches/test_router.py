@@ -10,6 +10,7 @@ import pytest
 
 from cachelb import Router
 from cachelb.policies import POLICIES, lowest
+from cachelb.router.flat import grouped
 
 if TYPE_CHECKING:
     from pytest_benchmark.fixture import BenchmarkFixture
@@ -51,7 +52,7 @@ def prompts(count: int = KNOWN) -> list[dict[str, Any]]:
 def fleet(workers: int, **options: Any) -> Router[str]:  # noqa: ANN401 - the arguments of a router
     """Build a router over that many workers."""
     names = [f"http://gpu{index}:8000" for index in range(workers)]
-    return Router(names, seed=1, hash_seed=1, **options)
+    return Router(names, seed=1, hash_seed=1, **grouped(options))
 
 
 @pytest.mark.parametrize("policy", POLICIES)

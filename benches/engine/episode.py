@@ -20,6 +20,7 @@ from tests.http_client import metrics
 from cachelb import Router
 from cachelb.admission import AdmissionOptions
 from cachelb.events import ZmqSource
+from cachelb.router.flat import grouped
 from cachelb_lab.sim.contender import KV_EVENTS, Contender, admission_apart
 
 if TYPE_CHECKING:
@@ -83,7 +84,7 @@ def play(fleet: Fleet, policy: str, shape: Shape, seed: int) -> dict[str, Any]:
     options, admission = admission_apart(given.options)
     with contextlib.ExitStack() as stack:
         made: Router[str] = Router(
-            list(fleet.urls), policy=given.name, block_size=fleet.block_size, seed=seed, **options
+            list(fleet.urls), block_size=fleet.block_size, seed=seed, **grouped({"policy": given.name, **options})
         )
         router = stack.enter_context(made)
         if hears_events(given):

@@ -10,6 +10,7 @@ from benches.engine.workload import Known, Shape, plan
 
 from cachelb import Router
 from cachelb.index import hash_blocks
+from cachelb.router.flat import grouped
 from cachelb_lab.sim import simulate
 from cachelb_lab.sim.contender import Contender
 from cachelb_lab.sim.workloads.workload import make
@@ -72,7 +73,11 @@ def _run(fleet: FleetSpec, signals: Signals, policy: str, workload: Workload, se
     """Run the requests sent so far, with a router that knows the workers' names and nothing else, as in `episode`."""
     given = Contender.parse(policy)
     router: Router[str] = Router(
-        fleet.names, policy=given.name, block_size=workload.block_size, seed=seed, clock=lambda: 0.0, **given.options
+        fleet.names,
+        block_size=workload.block_size,
+        seed=seed,
+        clock=lambda: 0.0,
+        **grouped({"policy": given.name, **given.options}),
     )
     result = simulate(
         workload, fleet, policy, seed=seed, signals=signals, gateway=router, sample_interval_s=float("inf")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from cachelb import Router
+from cachelb.policies import Learned
 from cachelb_lab.sim import simulate
 from cachelb_lab.sim.gateway import RouterGateway
 
@@ -89,7 +90,7 @@ def _maker(
 
     def make(clock: Callable[[], float]) -> Router[str]:
         router: Router[str] = Router(
-            policy="learned", training="inline", block_size=requests.block_size, clock=clock, seed=seed, **options
+            policy=Learned(training="inline", **options), block_size=requests.block_size, clock=clock, seed=seed
         )
         for name, worker in zip(fleet.names, fleet, strict=True):
             router.add_worker(name, gpu=worker.gpu.name, kv_blocks=worker.kv_blocks)

@@ -7,6 +7,7 @@ import random
 from typing import TYPE_CHECKING, Any
 
 from cachelb import Router
+from cachelb.policies import Learned
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,12 +30,7 @@ def rounds(options: dict[str, Any], seed: int) -> Iterator[tuple[int, int, float
     draws = random.Random(seed)
     now = 0.0
     router: Router[str] = Router(
-        [f"gpu{at}" for at in range(8)],
-        policy="learned",
-        training="inline",
-        clock=lambda: now,
-        seed=seed,
-        **options,
+        [f"gpu{at}" for at in range(8)], policy=Learned(training="inline", **options), clock=lambda: now, seed=seed
     )
     open_until: list[tuple[float, Any]] = []
     for sample in range(1, SAMPLES + 1):

@@ -16,11 +16,13 @@ __all__ = [
     "CacheAware",
     "CachelbError",
     "Decision",
+    "Health",
     "KvAware",
     "LeastLoaded",
     "NoWorkerAvailable",
     "Overloaded",
     "PairDecision",
+    "Pairs",
     "Policy",
     "Rendezvous",
     "RequestBodies",
@@ -39,7 +41,7 @@ if TYPE_CHECKING:
     from cachelb.bodies import RequestBodies
     from cachelb.decision import PairDecision
     from cachelb.policies import Adaptive, CacheAware, KvAware, LeastLoaded, Policy, Rendezvous
-    from cachelb.router import Router
+    from cachelb.router import Health, Pairs, Router
 
     __version__: str
 else:
@@ -54,7 +56,7 @@ else:
             "cachelb.bodies": ("RequestBodies",),
             "cachelb.decision": ("PairDecision",),
             "cachelb.policies": ("Adaptive", "CacheAware", "KvAware", "LeastLoaded", "Policy", "Rendezvous"),
-            "cachelb.router": ("Router",),
+            "cachelb.router": ("Health", "Pairs", "Router"),
             "cachelb.version": ("__version__",),
         },
         moved={

@@ -268,7 +268,7 @@ class Admission(Generic[W]):
     ) -> Acquisition[PairDecision[W]]:
         """Pick a prefill and a decode worker as soon as one that computes prompts has room; as `acquire` otherwise.
 
-        Where no worker can compute prompts for others, and the router has `pd_fallback`, nothing is bounded.
+        Where no worker can compute prompts for others, and the router has `Pairs.fallback`, nothing is bounded.
 
         Args:
             timeout_s: A deadline of this request's own, before that of `max_wait_s`. None for none.

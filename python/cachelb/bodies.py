@@ -226,10 +226,10 @@ class BodyStats:
     match_error_tokens: dict[str, int] = field(metadata=counter("match_error_tokens", "{token}", "direction"))
 
 
-def settings_of(bodies: RequestBodies | None = None) -> dict[str, Any]:
-    """List the fields by name, as the native half reads them; those of the defaults without `bodies`."""
-    bodies = RequestBodies() if bodies is None else bodies
-    return {each.name: getattr(bodies, each.name) for each in fields(bodies)}
+def settings_of(group: object = None) -> dict[str, Any]:
+    """List the fields of a group of settings by name, as the native half reads them; None is `RequestBodies()`."""
+    held: Any = RequestBodies() if group is None else group
+    return {each.name: getattr(held, each.name) for each in fields(held)}
 
 
 def _log_layout(layout: str) -> None:

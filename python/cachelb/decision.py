@@ -33,8 +33,8 @@ class PairDecision(Generic[W]):
         decode: Decision for the decode half.
 
     Example:
-        >>> from cachelb import Router
-        >>> router = Router(pd_uncached_token_threshold=256)
+        >>> from cachelb import Pairs, Router
+        >>> router = Router(pairs=Pairs(uncached_token_threshold=256))
         >>> router.add_worker("p0", role="prefill")
         >>> router.add_worker("d0", role="decode")
         >>> pair = router.select_pair(tokens=range(4096))

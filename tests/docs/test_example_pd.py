@@ -15,6 +15,7 @@ from tests.http_client import chat, complete
 from tests.support_gateways import begin_stream, endings
 
 from cachelb import Router
+from cachelb.router.flat import grouped
 from cachelb_fakes import FakeFleet, FakeWorker
 
 PROMPT = "Sphinx of black quartz, judge my vow. " * 20
@@ -48,7 +49,7 @@ class Setup(NamedTuple):
 @contextmanager
 def setup(*, exposed: Sequence[str] = (), **options: Any) -> Iterator[Setup]:
     with FakeFleet(4) as fleet:
-        router: Router[str] = Router(seed=1, **{"pd_uncached_token_threshold": 0, **options})
+        router: Router[str] = Router(seed=1, **grouped({"pd_uncached_token_threshold": 0, **options}))
         for number, worker in enumerate(fleet.urls):
             router.add_worker(worker, role="prefill" if number < 2 else "decode")
         with serve_asgi(pd_gateway.make_app(router, expose_headers=exposed)) as url:

@@ -94,7 +94,7 @@ def test_where_all_workers_name_their_models_other_names_open_nothing() -> None:
 
 def test_namespaces_without_end_are_no_memory_without_end() -> None:
     """Every request brings another salt; trees number them, and remember some of the numbers."""
-    with Router(["gpu0"], policy="cache-aware", index="radix", max_memory_mb=2) as router:
+    with Router(["gpu0"], policy=CacheAware(index="radix"), max_memory_mb=2) as router:
         for at in range(20_000):
             router.select_worker(tokens=[1, 2, 3, 4], cache_salt=f"salt {at}").on_complete()
         assert router.stats().index_bytes <= 2 << 20

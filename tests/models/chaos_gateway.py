@@ -15,7 +15,7 @@ from typing import Any
 
 from tests.threads import serving
 
-from cachelb import RequestBodies, Router
+from cachelb import Health, RequestBodies, Router
 from cachelb.sources import MetricsSource
 from cachelb_gateway.serve import Gateway
 
@@ -103,7 +103,7 @@ def main() -> None:
     """Serve the workers named on the command line."""
     bodies = RequestBodies(strict=True)
     router: Router[str] = Router(
-        sys.argv[1:], seed=1, hash_seed=1, max_memory_mb=2, breaker_cooldown_s=0.5, bodies=bodies
+        sys.argv[1:], seed=1, hash_seed=1, max_memory_mb=2, bodies=bodies, health=Health(breaker_cooldown_s=0.5)
     )
     crashes = Crashes()
     logging.getLogger("cachelb").addHandler(crashes)

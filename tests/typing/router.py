@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, NamedTuple, assert_type
 
-from cachelb import Decision, PairDecision, Router
-from cachelb.policies import CacheAware, FleetView, Policy, RequestView, lowest
+from cachelb import Decision, PairDecision, Pairs, Router
+from cachelb.policies import CacheAware, FleetView, LeastLoaded, Policy, RequestView, lowest
 from cachelb.types import Reason, Reservation
 
 
@@ -65,7 +65,7 @@ def mappings(deployments: list[dict[str, Any]]) -> None:
 
 
 async def named_tuples(addresses: set[Address]) -> None:
-    router = Router[Address](policy="least-loaded", load="tokens")
+    router = Router[Address](policy=LeastLoaded(load="tokens"))
     router.sync_workers(addresses)
     decision = await router.select_worker_when_ready(timeout_s=5, tokens=range(100))
     assert_type(decision.worker.port, int)
@@ -122,5 +122,5 @@ def any_policies() -> None:
 
 def own_policies() -> None:
     policies: list[Policy] = [FewestTokens(), Sticky(), CacheAware()]
-    router = Router(["gpu0"], policy=FewestTokens(), shadow=[*policies, "random"], decode_policy=Sticky())
+    router = Router(["gpu0"], policy=FewestTokens(), shadow=[*policies, "random"], pairs=Pairs(decode=Sticky()))
     assert_type(router.shadows, tuple[str, ...])

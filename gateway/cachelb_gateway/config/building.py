@@ -10,6 +10,7 @@ from cachelb import policies
 from cachelb.events import ZmqSource
 from cachelb.policies import KvAware
 from cachelb.router import Router
+from cachelb.router.flat import grouped
 from cachelb.sources import MetricsSource
 from cachelb_gateway.config import schema
 from cachelb_gateway.discovery.text import KINDS
@@ -38,7 +39,7 @@ def assemble(config: RouterConfig, call: Callable[..., Any]) -> tuple[Router[str
     made["shadow"] = tuple(_make_policy(config, f"shadow[{n}]", each, call) for n, each in enumerate(config.shadow))
     if config.bodies is not None:
         made["bodies"] = config.bodies
-    router: Router[str] = call("router", partial(Router, **made), config.options)
+    router: Router[str] = call("router", partial(_make_router, **made), config.options)
     for n, worker in enumerate(config.workers):
         options = {**worker.options, "role": worker.role}
         call(f"workers[{n}]", partial(router.add_worker, worker.key), options)
@@ -52,6 +53,10 @@ def assemble(config: RouterConfig, call: Callable[..., Any]) -> tuple[Router[str
         if source is not None:
             sources.append(source)
     return router, sources
+
+
+def _make_router(**flat: Any) -> Router[str]:  # noqa: ANN401 - any option
+    return Router(**grouped(flat))
 
 
 def _make_policy(config: RouterConfig, path: str, policy: PolicyConfig, call: Callable[..., Any]) -> Any:  # noqa: ANN401

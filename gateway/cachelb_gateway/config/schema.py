@@ -13,7 +13,8 @@ from typing import Any, Final, TypeAlias
 from cachelb import policies
 from cachelb.bodies import RequestBodies
 from cachelb.events import ZmqSource
-from cachelb.router import Router
+from cachelb.router import Health, Pairs, Router
+from cachelb.router.settings import FLAT_PAIRS
 from cachelb.sources import MetricsSource
 from cachelb_gateway.config.setting import Setting
 from cachelb_gateway.discovery.text import KINDS
@@ -73,8 +74,10 @@ class Option:
 
 
 def router_options() -> Mapping[str, Option]:
-    """List the options of the router."""
-    return _keywords(Router)
+    """List the options of the router, the fields of its groups beside its own arguments."""
+    own = {name: option for name, option in _keywords(Router).items() if name not in ("pairs", "health")}
+    pairs = _keywords(Pairs)
+    return {**own, **{flat: pairs[name] for flat, name in FLAT_PAIRS.items()}, **_keywords(Health)}
 
 
 def worker_options() -> Mapping[str, Option]:

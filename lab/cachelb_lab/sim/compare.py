@@ -11,6 +11,7 @@ import numpy as np
 
 from cachelb.arguments import listed, number, whole
 from cachelb.router import Router
+from cachelb.router.flat import grouped
 from cachelb_lab.sim.agentic import SessionFigures, run_idle
 from cachelb_lab.sim.comparison import Cell, Comparison, Run
 from cachelb_lab.sim.contender import Contender, admission_apart
@@ -186,7 +187,7 @@ class _Setup:
         else:
             rule, options = policy(), admission_apart(self.options)[0]
         try:
-            Router(policy=rule, replicas=self.gateways, **options)
+            Router(**grouped({"policy": rule, "replicas": self.gateways, **options}))
         except TypeError as error:
             known = ", ".join(RUN_SETTINGS)
             raise TypeError(f"{error}; leave it out for this policy. Settings of the run are {known}") from error

@@ -10,6 +10,7 @@ from cachelb import policies
 from cachelb.admission import AdmissionOptions
 from cachelb.calls import Call
 from cachelb.router import Router
+from cachelb.router.flat import grouped
 
 KV_EVENTS, ORACLE = "+events", "+oracle"
 """Endings of a name: engines publish their KV events; caches and loads are known at once and exactly."""
@@ -78,7 +79,7 @@ class Contender:
         """Refuse options that nothing takes."""
         options, own = admission_apart(self.options)
         try:
-            Router(policy=self.name, **options)
+            Router(**grouped({"policy": self.name, **options}))
         except TypeError as error:
             raise TypeError(f"{self}: {error}") from error
         AdmissionOptions(**own)

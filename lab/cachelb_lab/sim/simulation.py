@@ -16,6 +16,7 @@ from cachelb.admission import AdmissionOptions
 from cachelb.arguments import listed, number, whole
 from cachelb.policies import PolicyLike
 from cachelb.router import Router
+from cachelb.router.flat import grouped
 from cachelb_lab.sim.checks import check_fields, seconds_or_for_ever
 from cachelb_lab.sim.contender import KV_EVENTS, ORACLE, POOL_BLIND, Contender, admission_apart
 from cachelb_lab.sim.fleet import FleetSpec
@@ -374,7 +375,7 @@ def _router(
     fleet: FleetSpec,
     **options: Any,  # noqa: ANN401 - the router's
 ) -> Router[str]:
-    router: Router[str] = Router(policy=policy, block_size=workload.block_size, **options)
+    router: Router[str] = Router(**grouped({"policy": policy, "block_size": workload.block_size, **options}))
     for name, worker in zip(fleet.names, fleet, strict=True):
         router.add_worker(
             name,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from cachelb.errors import NoWorkerAvailable
 from cachelb.router import Router
+from cachelb.router.flat import grouped
 
 if TYPE_CHECKING:
     import logging
@@ -60,7 +61,7 @@ class Guest:
     """A router inside of a host that picks by itself where this one cannot."""
 
     def __init__(self, *, forget_after_s: float, clock: Callable[[], float], options: dict[str, Any]) -> None:
-        self.router: Router[str] = Router(clock=clock, **options)
+        self.router: Router[str] = Router(clock=clock, **grouped(options))
         self.fallbacks: Counter[str] = Counter()
         self._clock = clock
         self._offered = OfferedWorkers(self.router, forget_after_s=forget_after_s)

@@ -98,7 +98,7 @@ class BuiltinPolicy(NativePolicy):
         known = cls.keywords()
         for option in options:
             if option not in known:
-                raise unknown_keyword(f"policy {cls.name!r} has no option", option, known)
+                raise _unknown_option(cls.name, option, known)
         policy = super().__new__(cls, cls.name, options, key=key, clock=clock)
         texts = ((name, _shown(value)) for name, value in (*options.items(), ("key", key), ("clock", clock)))
         policy._repr = ", ".join(f"{name}={text}" for name, text in texts if text != _shown(known[name][2]))
@@ -126,30 +126,26 @@ class BuiltinPolicy(NativePolicy):
         return {option[0]: option for option in (*cls.options, *cls.shared)}
 
 
-def unknown_keyword(lacks: str, option: str, known: Iterable[str], *, of_router: bool = False) -> TypeError:
-    """Make the error for an unknown keyword, which names the objects that have it, or the nearest name.
-
-    `lacks` begins the message if no object has it; `of_router` if it was given to `Router`, which takes such objects.
-    """
-    from dataclasses import fields
-    from difflib import get_close_matches
-
-    from cachelb.bodies import RequestBodies
-
-    owners: dict[str, list[str]] = {field.name: ["RequestBodies"] for field in fields(RequestBodies)}
+def owners_of_options() -> dict[str, list[str]]:
+    """List the classes that have an option, by name of the option."""
+    owners: dict[str, list[str]] = {}
     for policy in POLICIES.values():
         for name in policy.keywords():
             owners.setdefault(name, []).append(policy.__name__)
+    return owners
+
+
+def _unknown_option(policy: str, option: str, known: Iterable[str]) -> TypeError:
+    """Make the error for an option that a policy lacks, which names those that have it, or the nearest one."""
+    from difflib import get_close_matches
+
+    owners = owners_of_options()
+    lacks = f"policy {policy!r} has no option {option!r}"
     near = option if option in owners else next(iter(get_close_matches(option, [*known, *owners], n=1)), None)
     if near is None or near in known:
-        return TypeError(f"{lacks} {option!r}{did_you_mean(option, known)}")
-    call = f"{owners[near][0]}({near}=...)"
-    if of_router:
-        call = f"Router(..., {'bodies' if owners[near] == ['RequestBodies'] else 'policy'}={call})"
-    text = f"an option of {', '.join(owners[near][:4])}: {call}"
-    if near != option:
-        return TypeError(f"{lacks} {option!r}; did you mean {near}, {text}")
-    return TypeError(f"{option} is {text}" if of_router else f"{lacks} {option!r}; it is {text}")
+        return TypeError(f"{lacks}{did_you_mean(option, known)}")
+    text = f"an option of {', '.join(owners[near][:4])}: {owners[near][0]}({near}=...)"
+    return TypeError(f"{lacks}; it is {text}" if near == option else f"{lacks}; did you mean {near}, {text}")
 
 
 def _shown(value: Any) -> str:  # noqa: ANN401 - of any option

@@ -38,6 +38,10 @@ class Policy(Protocol):
     A policy that raises, or returns what is no candidate, never fails a request: the least loaded worker serves it with
     reason `policy-error`, and each class of error is logged once. `KeyboardInterrupt` and its like pass through.
 
+    A policy that needs tokens may have two attributes more, which say how the router remembers its placements:
+    `max_blocks_per_worker`, 100,000 without it, and `ttl_s`, seconds that a placement counts as cached, without it
+    until evicted.
+
     A good policy keeps no state, or at most a bounded one, and draws ties from the request, as `lowest` does: then
     equal seeds give equal picks, and `dry_run` returns the next one. `cachelb.testing.assert_policy_contract` checks
     all of this.
@@ -69,7 +73,7 @@ class Policy(Protocol):
         "tokens": what each worker holds of the prompt, from the placements the router recorded. "session": the hash of
         the prompt's head as `request.key` for requests without a session. "prompt_tokens" and "load" only
         declare what the policy reads and cost nothing. Prompts are hashed once for all policies of a router, so with
-        the default `prefill_policy`, which reads tokens, they are hashed in any case; `"least-loaded"` does without.
+        the default of `Pairs.prefill`, which reads tokens, they are hashed in any case; `"least-loaded"` does without.
         """
         ...
 

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
 from cachelb._core import Policy as NativePolicy
 from cachelb.arguments import listed
 from cachelb.arguments import whole as whole_number
-from cachelb.policies import make, named
-from cachelb.policies.base import BuiltinPolicy, unknown_keyword
+from cachelb.policies import make
+from cachelb.policies.base import BuiltinPolicy
 from cachelb.policies.custom import PolicyLike, Watched, check
 
 _MOST_SHADOWS = 64
 
 PLACEMENTS = ("max_blocks_per_worker", "ttl_s")
-"""How the router remembers placements for a policy of the caller's that needs tokens."""
+"""Attributes of a caller's own policy: how the router remembers placements for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +53,7 @@ class Plan:
     def of(
         cls,
         policy: PolicyLike,
-        options: Mapping[str, Any],
         *,
-        own: Iterable[str],
         prefill: PolicyLike | None,
         decode: PolicyLike | None,
         shadow: Sequence[PolicyLike],
@@ -65,8 +63,6 @@ class Plan:
 
         Args:
             policy: The policy, by name or as an object.
-            options: Its options, if it is given by name; of the caller's own policy, how placements are remembered.
-            own: The router's other keywords, for errors.
             prefill: The policy of prefill workers; None is `prefill-times-batch`.
             decode: The policy of decode workers; None is the fewest blocks in use. If both are None, a policy that
                 weighs pairs picks both.
@@ -77,19 +73,18 @@ class Plan:
             The plan.
 
         Raises:
-            TypeError: Something is no policy, or options are given for an object.
-            ValueError: There is no such policy, or an option is outside its range.
+            TypeError: Something is no policy.
+            ValueError: There is no such policy.
         """
         whole_number("replicas", replicas, 1)
-        _check_options(policy, options, own)
-        whole = _Slot.of(policy, options)
+        whole = _Slot.of(policy)
         weighs = prefill is None and decode is None and whole.custom is None and whole.name == _WEIGHS_PAIRS
         halves = {
-            "prefill": _Slot.of(_PREFILL if prefill is None else prefill, {}),
-            "decode": _Slot.of(make("least-loaded", load="blocks") if decode is None else decode, {}),
+            "prefill": _Slot.of(_PREFILL if prefill is None else prefill),
+            "decode": _Slot.of(make("least-loaded", load="blocks") if decode is None else decode),
         }
         shadows = [shadow] if isinstance(shadow, str) else listed("shadow", shadow, _MOST_SHADOWS)
-        beside = [_Slot.of(policy, {}) for policy in shadows]
+        beside = [_Slot.of(policy) for policy in shadows]
         customs = {name: slot.custom for name, slot in {"whole": whole, **halves}.items()}
         return cls(
             name=whole.name,
@@ -135,29 +130,15 @@ class _Slot:
     custom: Watched | None = None
 
     @classmethod
-    def of(cls, policy: PolicyLike, options: Mapping[str, Any]) -> Self:
+    def of(cls, policy: PolicyLike) -> Self:
         if isinstance(policy, str):
-            policy, options = make(policy, **options), {}
+            policy = make(policy)
         if isinstance(policy, BuiltinPolicy):
             return cls(policy.name, policy)
         policy = check(policy)
         needs = {"tokens": "tokens" in policy.needs, "session": "session" in policy.needs}
-        return cls(policy.name, NativePolicy("custom", {**needs, **options}), Watched(policy))
-
-
-def _check_options(policy: PolicyLike, options: Mapping[str, Any], own: Iterable[str]) -> None:
-    """Refuse keywords that neither the router nor its policy has."""
-    kind = named(policy) if isinstance(policy, str) else type(policy)
-    if kind is None:  # of another distribution, whose class refuses them
-        return
-    has: Iterable[str] = kind.keywords() if issubclass(kind, BuiltinPolicy) else PLACEMENTS
-    taken = () if isinstance(policy, BuiltinPolicy) else has
-    for option in options:
-        if option not in taken:
-            if option in has:
-                call = f"Router(..., policy={kind.__name__}({option}=...))"
-                raise TypeError(f"{option} is an option of {kind.__name__}: {call}")
-            raise unknown_keyword("Router has no argument", option, [*own, *taken], of_router=True)
+        placements = {name: getattr(policy, name) for name in PLACEMENTS if hasattr(policy, name)}
+        return cls(policy.name, NativePolicy("custom", {**needs, **placements}), Watched(policy))
 
 
 _WEIGHS_PAIRS = "adaptive"

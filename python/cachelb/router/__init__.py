@@ -3,5 +3,6 @@
 from __future__ import annotations
 
 from cachelb.router.router import Router
+from cachelb.router.settings import Health, Pairs
 
-__all__ = ["Router"]
+__all__ = ["Health", "Pairs", "Router"]

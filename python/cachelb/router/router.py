@@ -10,7 +10,6 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from cachelb.arguments import listed, request_copy, require
-from cachelb.bodies import RequestBodies, settings_of
 from cachelb.cache_groups import CacheLayout
 from cachelb.decision import Decision, PairDecision
 from cachelb.policies.plan import Plan
@@ -18,6 +17,7 @@ from cachelb.router import forks
 from cachelb.router.attachable import Sources
 from cachelb.router.discovered import Discovered
 from cachelb.router.reservations import Reservations
+from cachelb.router.settings import named_keywords, values_of
 from cachelb.router.waiting import Waiting
 from cachelb.secret import read as read_secret
 
@@ -26,9 +26,11 @@ if TYPE_CHECKING:
     from typing import Literal, Self, Unpack
 
     from cachelb.admission import Admission
+    from cachelb.bodies import RequestBodies
     from cachelb.forward import Forward
-    from cachelb.policies import PolicyLike, PolicyOptions
+    from cachelb.policies import PolicyLike
     from cachelb.router.attachable import Attachable
+    from cachelb.router.settings import Health, Pairs
     from cachelb.types import RequestArguments
 
 W = TypeVar("W")
@@ -54,48 +56,44 @@ class Router(Reservations[W]):
         >>> again.on_complete(cached_tokens=992)
     """
 
+    @named_keywords
     def __new__(
         cls,
         workers: Iterable[W] = (),
         *,
         key: Callable[[W], str] | None = None,
         policy: PolicyLike = "adaptive",
+        shadow: Sequence[PolicyLike] = (),
+        pairs: Pairs | None = None,
+        health: Health | None = None,
         block_size: int = 16,
+        models: Mapping[str, int] | None = None,
         max_memory_mb: float | None = 256,
+        bodies: RequestBodies | None = None,
+        replicas: int = 1,
         seed: int | None = None,
         hash_seed: int | None = None,
         secret: str | Sequence[str] | None = None,
-        replicas: int = 1,
         clock: Callable[[], float] | None = None,
-        prefill_policy: PolicyLike | None = None,
-        decode_policy: PolicyLike | None = None,
-        pd_uncached_token_threshold: int | None = None,
-        pd_fallback: bool = False,
-        pd_transfer_ms: float = 20.0,
-        pd_transfer_ms_per_token: float = 0.005,
-        shadow: Sequence[PolicyLike] = (),
-        models: Mapping[str, int] | None = None,
-        booking_ttl_s: float = 3600,
-        max_report_age_s: float = 2.0,
-        reconcile_grace_s: float | None = 30.0,
-        veto_kv_usage: float | None = None,
-        veto_waiting: float | None = None,
-        breaker_failures: int = 5,
-        breaker_cooldown_s: float = 5.0,
-        bodies: RequestBodies | None = None,
-        **policy_options: Unpack[PolicyOptions],
     ) -> Self:
         """Build the router.
 
         Args:
             workers: Workers to register, each with the defaults of `add_worker`.
             key: Function from a worker to its unique name, for workers without `.url` or `.id`, such as dicts.
-            policy: Name of a policy, one of `cachelb.policies`, or your own object with `choose`, as
-                `cachelb.policies.Policy` describes it. The default has nothing to set.
+            policy: Name of a policy, one of `cachelb.policies`, for its defaults; an object of its class;
+                or your own object with `choose`, as `cachelb.policies.Policy` describes it.
+            shadow: Policies that decide beside the first one; their picks are recorded, nothing is booked for them.
+            pairs: How `select_pair` picks; None for the defaults of `Pairs`.
+            health: When a worker is passed over, and how long its reports and bookings count; None for the defaults of
+                `Health`.
             block_size: Tokens per block, as in the engines. It never changes, since callers may keep hashes of this
                 size; an engine's own block size, once learned, is mapped to it (`learn_worker`).
+            models: Block sizes of models that have an index of their own.
             max_memory_mb: Megabytes (of 2**20 bytes) the block indexes of all models may use together, at least 1 and
                 within 20 %; the least recently used blocks leave first. None leaves only the workers' own capacities.
+            bodies: How request bodies are read; None for the defaults of `RequestBodies`.
+            replicas: Routers that serve the same fleet; margins in requests shrink by it.
             seed: Seed of tie-breaking and exploration; the same seed and calls give the same picks. None draws one.
             hash_seed: Seed of the block hashes and of policies that pick by hash; routers that must agree share it.
                 None derives it from `secret`; without a secret it is `seed`, or random.
@@ -103,44 +101,17 @@ class Router(Reservations[W]):
                 it, to rotate it while they run. None reads the variable `CACHELB_SECRET`. With it, adapters, salts and
                 models are kept apart in the same way everywhere; without one a key is drawn per process. Required to
                 share state and for snapshots.
-            replicas: Routers that serve the same fleet; margins in requests shrink by it.
             clock: Function that returns monotonic seconds; None is the system's.
-            prefill_policy: Policy of the prefill half of `select_pair`. None under `adaptive`, with no `decode_policy`
-                either, picks both halves by one cost; otherwise it is `prefill-times-batch`.
-            decode_policy: Policy of the decode half; None without that cost is the worker with the fewest blocks in
-                use.
-            pd_uncached_token_threshold: With fewer uncached tokens, the decode worker does the prefill itself, and with
-                as many or more a prefill worker does. None leaves it to the cost under `adaptive`, else is 0.
-            pd_fallback: Let the decode worker do the prefill too if no prefill worker is available.
-            pd_transfer_ms: Fixed milliseconds of handing a computed prompt to a decode worker, for the cost: messages,
-                and the decode step in which it joins.
-            pd_transfer_ms_per_token: Milliseconds per prompt token that the decode worker does not hold, for the cost:
-                bytes of KV cache per token by bytes per millisecond between the workers. The default is 128 KiB at
-                25 GB/s.
-            shadow: Policies that decide beside the first one; their picks are recorded, nothing is booked for them.
-            models: Block sizes of models that have an index of their own.
-            booking_ttl_s: Seconds without activity after which a booking no longer counts as load.
-            max_report_age_s: Seconds after which a load report is stale.
-            reconcile_grace_s: Seconds without activity after which a booking is released once two load reports in a row
-                do not count the request. Must exceed the time until an engine counts a request, and the pauses of a
-                stream. None never releases.
-            veto_kv_usage: Reported KV use from which a worker is passed over, as long as another is below it.
-            veto_waiting: Reported waiting requests from which a worker is passed over, likewise.
-            breaker_failures: Consecutive failures before the first byte after which a worker is passed over; 0 is off.
-            breaker_cooldown_s: For how long.
-            bodies: How request bodies are read; None for the defaults of `RequestBodies`.
-            **policy_options: Options of `policy`. For your own object, `max_blocks_per_worker` and `ttl_s` say how
-                placements are remembered.
 
         Returns:
             The router.
 
         Raises:
-            TypeError: An argument has the wrong type, or the policy has no such option.
+            TypeError: An argument has the wrong type, or there is none of that name; the message names its object.
             ValueError: An argument is outside its range, there is no such policy, or two workers have the same key.
         """
-        if not isinstance(bodies, RequestBodies | None):
-            raise TypeError(f"bodies must be RequestBodies, not {type(bodies).__name__}")
+        body_settings = values_of("bodies", bodies)
+        pair_settings = values_of("pairs", pairs)
         secrets = read_secret(secret)
         if hash_seed is None and secrets:
             hash_seed = secrets[0].hash_seed
@@ -148,33 +119,17 @@ class Router(Reservations[W]):
             hash_seed = int.from_bytes(os.urandom(7)) if seed is None else seed
         if seed is None:
             seed = int.from_bytes(os.urandom(7))
-        plan = Plan.of(
-            policy,
-            policy_options,
-            own=("workers", *(Router.__new__.__kwdefaults__ or ())),
-            prefill=prefill_policy,
-            decode=decode_policy,
-            shadow=shadow,
-            replicas=replicas,
-        )
+        halves = {half: pair_settings.pop(half) for half in ("prefill", "decode")}
+        plan = Plan.of(policy, **halves, shadow=shadow, replicas=replicas)
         settings = {
             "seed": seed,
             "hash_seed": hash_seed,
             "namespace_key": secrets[0].namespace_key if secrets else None,
-            "booking_ttl_s": booking_ttl_s,
             "max_memory_mb": max_memory_mb,
-            "max_report_age_s": max_report_age_s,
-            "reconcile_grace_s": reconcile_grace_s,
-            "veto_kv_usage": veto_kv_usage,
-            "veto_waiting": veto_waiting,
-            "breaker_failures": breaker_failures,
-            "bodies": settings_of(bodies),
+            "bodies": body_settings,
             "needs": plan.needs,
-            "breaker_cooldown_s": breaker_cooldown_s,
-            "pd_uncached_token_threshold": pd_uncached_token_threshold,
-            "pd_fallback": pd_fallback,
-            "pd_transfer_ms": pd_transfer_ms,
-            "pd_transfer_ms_per_token": pd_transfer_ms_per_token,
+            **values_of("health", health),
+            **pair_settings,
         }
         if not isinstance(models, Mapping | None):
             raise TypeError(f"models must be a mapping of names to block sizes, not {type(models).__name__}")
@@ -354,7 +309,7 @@ class Router(Reservations[W]):
         Under `adaptive`, with no policy set for either role, the prompt is computed where that costs the least: on the
         decode worker itself, or on a prefill worker with the transfer of the blocks that the decode worker lacks. The
         cheapest of all pairs and all decode workers alone is taken; every score is in milliseconds. Under other
-        policies each role has its own, and `pd_uncached_token_threshold` decides who computes the prompt.
+        policies each role has its own, and `Pairs.uncached_token_threshold` decides who computes the prompt.
 
         Args:
             dry_run: Return what the next call would pick, and change nothing.
@@ -364,7 +319,7 @@ class Router(Reservations[W]):
             The pair; its `prefill` is None if the decode worker does the prefill too.
 
         Raises:
-            NoWorkerAvailable: No worker can decode, or none can prefill and `pd_fallback` is off.
+            NoWorkerAvailable: No worker can decode, or none can prefill and `Pairs.fallback` is off.
             TypeError: An argument has the wrong type.
             ValueError: An argument is out of range.
 

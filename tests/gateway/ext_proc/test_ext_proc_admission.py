@@ -12,8 +12,9 @@ from tests.models.ext_proc_client import URLS, Service, Stream, in_loop, serve, 
 from tests.models.own_policy import Own
 from tests.support_gateways import endings
 
-from cachelb import RequestBodies, Router
+from cachelb import Health, RequestBodies, Router
 from cachelb.admission import AdmissionOptions
+from cachelb.router.flat import grouped
 from cachelb_gateway.ext_proc import EndpointPicker
 
 BATCH = {"x-gateway-inference-objective": "batch"}
@@ -112,7 +113,7 @@ async def test_held_request_that_is_given_up_leaves_the_queue(how: str) -> None:
 
 @in_loop
 async def test_streams_that_come_and_leave_at_any_time_leave_nothing_queued_or_booked() -> None:
-    router = Router(URLS, seed=1, breaker_failures=0)
+    router = Router(URLS, seed=1, health=Health(breaker_failures=0))
 
     async def one(service: Service, number: int) -> int:
         rng = random.Random(number)
@@ -147,4 +148,4 @@ async def test_streams_that_come_and_leave_at_any_time_leave_nothing_queued_or_b
 )
 def test_admission_that_cannot_be_is_refused(router: dict[str, Any], max_wait_s: float | None, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        EndpointPicker(Router(URLS, **router), admission=AdmissionOptions(max_wait_s=max_wait_s))
+        EndpointPicker(Router(URLS, **grouped(router)), admission=AdmissionOptions(max_wait_s=max_wait_s))

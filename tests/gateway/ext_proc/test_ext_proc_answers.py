@@ -12,7 +12,7 @@ import pytest
 from tests.models.ext_proc_client import BUFFERED, DUPLEX, URLS, Service, Stream, in_loop, serve, served, until
 from tests.support_gateways import endings
 
-from cachelb import Router
+from cachelb import Health, Router
 
 A, C = "10.0.0.1:8000", "10.0.0.3:8000"
 BODY = json.dumps({"prompt": "The five boxing wizards jump quickly over the lazy dog. " * 20}).encode()
@@ -257,7 +257,7 @@ async def _one(service: Service, number: int) -> None:
 
 @in_loop
 async def test_300_streams_at_once_with_aborts_leave_nothing_booked() -> None:
-    router = Router(URLS, seed=1, breaker_failures=0)
+    router = Router(URLS, seed=1, health=Health(breaker_failures=0))
     async with serve(router) as service:
         await asyncio.gather(*(_one(service, number) for number in range(300)))
         await service.settled()

@@ -26,8 +26,8 @@ def test_attach_asks_for_an_instance(kind: Any) -> None:
     router.close()
 
 
-@pytest.mark.parametrize("argument", ["policy", "prefill_policy", "decode_policy"])
+@pytest.mark.parametrize("argument", ["policy", "prefill", "decode"])
 def test_a_policy_is_asked_for_as_an_instance(argument: str) -> None:
-    arguments: dict[str, Any] = {argument: CacheAware}
+    given: dict[str, Any] = {argument: CacheAware}
     with pytest.raises(TypeError, match=r"not the class CacheAware; pass CacheAware\(\)"):
-        cachelb.Router(["a"], **arguments)
+        cachelb.Router(["a"], **(given if argument == "policy" else {"pairs": cachelb.Pairs(**given)}))

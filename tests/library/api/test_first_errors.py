@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import cachelb
-from cachelb import Adaptive, CacheAware, Rendezvous, Router, policies
+from cachelb import Adaptive, CacheAware, Health, Pairs, Rendezvous, Router, policies
 from cachelb.index import hash_blocks
 from cachelb.policies import POLICIES, BuiltinPolicy, Learned, LengthBucket, OverlapCost, Random, Session
 from cachelb.testing import ManualClock
@@ -20,7 +20,10 @@ NO_PROMPT = (
     "the request has no prompt: give text=, messages=, tokens= or blocks={}; by_load=True picks a worker by load alone"
 )
 OWNERS = "an option of CacheAware, PrefixHash, Session, KvAware"
-OF_LOAD_FACTOR = f"{OWNERS}: Router(..., policy=CacheAware(load_factor=...))"
+OF_CACHE_AWARE = "Router(..., policy=CacheAware(load_factor=...))"
+OF_LOAD_FACTOR = f"{OWNERS}: {OF_CACHE_AWARE}"
+OF_BREAKER = "an option of Health: Router(..., health=Health(breaker_failures=...))"
+LACKS = "Router has no argument"
 BY_KEYWORD = "select_worker takes a prompt by keyword: tokens=..., messages=... or text=..."
 OTHER_SEED = "blocks= are of another seed: give hash_blocks the same secret=, or the hash_seed as seed="
 
@@ -50,8 +53,38 @@ KEYWORDS: list[tuple[Any, dict[str, Any], str]] = [
     (
         Router,
         {"policy": "cache-aware", "load_factr": 2.0},
-        "Router has no argument 'load_factr'; did you mean 'load_factor'?",
+        f"{LACKS} 'load_factr'; did you mean load_factor, an option of CacheAware: {OF_CACHE_AWARE}",
     ),
+    (
+        Router,
+        {"policy": "rendezvous", "load_factor": 2.0},
+        f"load_factor is {OF_LOAD_FACTOR}",
+    ),
+    (
+        Router,
+        {"breaker_failures": 2},
+        f"breaker_failures is {OF_BREAKER}",
+    ),
+    (
+        Router,
+        {"breaker_failure": 2},
+        f"{LACKS} 'breaker_failure'; did you mean breaker_failures, {OF_BREAKER}",
+    ),
+    (
+        Router,
+        {"booking_ttl_s": 9},
+        "booking_ttl_s is an option of Health: Router(..., health=Health(booking_ttl_s=...))",
+    ),
+    (Router, {"pd_fallback": True}, "pd_fallback is an option of Pairs: Router(..., pairs=Pairs(fallback=...))"),
+    (
+        Router,
+        {"prefill_policy": "random"},
+        "prefill_policy is an option of Pairs: Router(..., pairs=Pairs(prefill=...))",
+    ),
+    (Router, {"policy": Own(), "ttl_s": 8}, "ttl_s is an attribute of the policy: Own.ttl_s = ..."),
+    (Router, {"pairs": {"fallback": True}}, "pairs must be Pairs, not dict"),
+    (Router, {"pairs": Pairs(transfer_ms=-1)}, "transfer_ms must be a finite number, 0 or more, got -1"),
+    (Router, {"health": Health(breaker_failures=-1)}, "breaker_failures must be from 0 to 4294967295, got -1"),
     (
         Router,
         {"policy": Session(), "load_factor": 2.0},
@@ -291,8 +324,18 @@ def test_policy_alone_matches_texts_and_chats_as_a_router_does() -> None:
 
 
 NAMES_OF_THE_PACKAGE = [
-    *("Adaptive", "Admission", "CacheAware", "CachelbError", "Decision", "KvAware", "LeastLoaded", "NoWorkerAvailable"),
-    *("Overloaded", "PairDecision", "Policy", "Rendezvous", "RequestBodies", "Router", "UnknownWorkerError"),
+    *("Adaptive", "Admission", "CacheAware", "CachelbError", "Decision", "Health", "KvAware", "LeastLoaded"),
+    *(
+        "NoWorkerAvailable",
+        "Overloaded",
+        "PairDecision",
+        "Pairs",
+        "Policy",
+        "Rendezvous",
+        "RequestBodies",
+        "Router",
+        "UnknownWorkerError",
+    ),
     *("__version__", "index", "policies"),
 ]
 

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 from tests.library.golden.own import OWN
 
-from cachelb import Admission, Decision, NoWorkerAvailable, Overloaded, PairDecision, Router, policies
+from cachelb import Admission, Decision, Health, NoWorkerAvailable, Overloaded, PairDecision, Pairs, Router, policies
 from cachelb.admission import AdmissionPreview
 from cachelb.explanation import Explanation
 
@@ -98,7 +98,7 @@ class Subject:
         """Make it without workers. With `pairs`, the policy picks both halves, under these options of pairs."""
         halves: dict[str, Any] = {}
         if pairs is not None and name != PAIRED_BY_ITSELF:
-            halves = {"prefill_policy": policy(name, options), "decode_policy": policy(name, options)}
+            halves = {"prefill": policy(name, options), "decode": policy(name, options)}
         self.router: Router[str] = Router(
             policy=policy(name, options),
             seed=11,
@@ -109,14 +109,8 @@ class Subject:
             shadow=[policy(each, {}) for each in shadow],
             models={"other": 16},
             replicas=replicas,
-            booking_ttl_s=120.0,
-            max_report_age_s=2.0,
-            reconcile_grace_s=30.0,
-            veto_kv_usage=0.97,
-            breaker_failures=3,
-            breaker_cooldown_s=2.0,
-            **halves,
-            **(pairs or {}),
+            health=Health(booking_ttl_s=120.0, veto_kv_usage=0.97, breaker_failures=3, breaker_cooldown_s=2.0),
+            pairs=Pairs(**halves, **(pairs or {})),
         )
 
     # --- requests ---

@@ -13,8 +13,8 @@ from tests.library.golden.player import Player, Scene
 BLOCK = 50
 """Requests that one digest is of."""
 
-_COST = {"pd_transfer_ms": 5.0, "pd_fallback": True}
-_THRESHOLD = {"pd_uncached_token_threshold": 200}
+_COST = {"transfer_ms": 5.0, "fallback": True}
+_THRESHOLD = {"uncached_token_threshold": 200}
 _FAIR = {"fairness": "vtc", "tenant_weights": {"tenant1": 2.0}}
 _BOUNDS = {"max_pending_requests": 2, "max_pending_tokens": 1024, "max_wait_s": 1.0, "max_queued": 8}
 

@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 from tests.library.index.test_threads import run
 
-from cachelb import Router, UnknownWorkerError
+from cachelb import Health, Router, UnknownWorkerError
 from cachelb.index import BlockTracker, hash_blocks
 
 BLOCK = 4
@@ -241,7 +241,7 @@ class Traffic:
 
 
 def test_threads_that_change_and_use_one_router_leave_it_sound_and_idle() -> None:
-    router: Router[Any] = Router(block_size=BLOCK, seed=1, breaker_failures=0)
+    router: Router[Any] = Router(block_size=BLOCK, seed=1, health=Health(breaker_failures=0))
     always = [Pod(f"always{number}", router) for number in range(3)]
     router.sync_workers(always)
     traffic = [Traffic(router, always, seed) for seed in range(6)]

@@ -23,7 +23,7 @@ from tests.models.ext_proc_client import Service, serve
 from tests.programs import running
 from tests.waiting import DEADLINE_S, until, wait_until
 
-from cachelb import Router
+from cachelb import Health, Router
 from cachelb.integrations.litellm import CachelbCallback
 from cachelb.sources import MetricsSource, polled_run, restarts
 
@@ -391,7 +391,7 @@ def polled() -> Iterator[list[Router[str]]]:
         urls = [output.readline().strip() for _, output in found]
         routers, sources = [], []
         for timeout_s in (6.0, 0.5):
-            routers.append(stack.enter_context(Router(urls, seed=1, breaker_cooldown_s=600.0)))
+            routers.append(stack.enter_context(Router(urls, seed=1, health=Health(breaker_cooldown_s=600.0))))
             sources.append(MetricsSource(interval_s=0.05, timeout_s=timeout_s))
             routers[-1].attach(sources[-1])
         wait_until(lambda: all(len(source.stats().workers) == len(PAGES) for source in sources))

@@ -14,8 +14,9 @@ import numpy as np
 import pytest
 
 import cachelb
-from cachelb import Router, policies
+from cachelb import Health, Pairs, Router, policies
 from cachelb.policies import FleetView, Policy, RequestView
+from cachelb.router.flat import grouped
 from cachelb.testing import ManualClock
 
 KEYS = ["gpu0", "gpu1", "gpu2"]
@@ -34,8 +35,14 @@ class Own:
         return self._choose(request, fleet)
 
 
+class Bounded(Own):
+    """One with bounds of its placements."""
+
+    max_blocks_per_worker, ttl_s = 3, 60
+
+
 def router(choose: Callable[[RequestView, FleetView], Any], *needs: str, **options: Any) -> Router[str]:
-    return Router(KEYS, policy=Own(choose, *needs), seed=1, hash_seed=1, **options)
+    return Router(KEYS, seed=1, hash_seed=1, policy=Own(choose, *needs), **options)
 
 
 def seeing(look: Callable[[RequestView, FleetView], Any], pick: Any = 0) -> tuple[list[Any], Callable[..., Any]]:
@@ -158,7 +165,7 @@ def test_columns_hold_loads_reports_and_weights() -> None:
     seen: dict[str, list[float]] = {}
     _, look = seeing(lambda _, fleet: seen.update({name: fleet.column(name).tolist() for name in fleet.COLUMNS}))
     clock = ManualClock(100.0)
-    fleet = router(look, clock=clock, max_report_age_s=2)
+    fleet = router(look, clock=clock, health=Health(max_report_age_s=2))
     fleet.add_worker("gpu1", weight=2.0)
     fleet.update_load("gpu1", running=3, waiting=4, queued_tokens=5, kv_usage=0.5, prefill_tps=6, gen_tps=7, age_s=1)
     fleet.update_load("gpu2", running=3, age_s=5)
@@ -183,8 +190,8 @@ def test_columns_hold_loads_reports_and_weights() -> None:
 
 def test_tokens_are_hashed_and_recorded_only_if_needed() -> None:
     overlaps, look = seeing(lambda _, fleet: fleet.column("overlap_blocks").tolist(), pick=1)
-    without = router(look, prefill_policy="least-loaded")
-    with_tokens = router(look, "tokens", max_blocks_per_worker=3)
+    without = router(look, pairs=Pairs(prefill="least-loaded"))
+    with_tokens = Router(KEYS, policy=Bounded(look, "tokens"))
     for fleet in (without, with_tokens):
         for _ in range(2):
             fleet.select_worker(tokens=range(100)).on_complete()
@@ -345,7 +352,7 @@ def test_shadow_does_not_change_what_the_first_policy_picks() -> None:
 def test_pair_asks_one_policy_per_half() -> None:
     by_prefill, second = seeing(lambda _, fleet: (fleet.keys, list(by_decode)), pick=1)
     by_decode, first = seeing(lambda _, fleet: fleet.keys)
-    fleet = Router[str](prefill_policy=Own(second), decode_policy=Own(first))
+    fleet = Router[str](pairs=Pairs(prefill=Own(second), decode=Own(first)))
     for key in ("p0", "p1", "d0", "d1"):
         fleet.add_worker(key, role="prefill" if key > "e" else "decode")
     pair = fleet.select_pair(prompt_tokens=100, by_load=True)
@@ -394,11 +401,11 @@ class Waits:
 def test_what_is_no_policy_is_refused_with_the_fix(policy: Any, error: type[Exception], message: str) -> None:
     for place in ({"policy": policy}, {"shadow": [policy]}, {"decode_policy": policy}):
         with pytest.raises(error, match=message):
-            Router(KEYS, **place)
+            Router(KEYS, **grouped(place))
 
 
 def test_unknown_option_of_an_own_policy_names_the_nearest() -> None:
-    with pytest.raises(TypeError, match="no argument 'ttl'; did you mean 'ttl_s'"):
+    with pytest.raises(TypeError, match="no argument 'ttl'; did you mean ttl_s, an attribute of the policy: Own"):
         Router(KEYS, policy=Own(lambda *_: 0), ttl=3)  # type: ignore[call-arg]
 
 

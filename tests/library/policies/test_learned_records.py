@@ -12,6 +12,7 @@ import numpy.typing as npt
 from cachelb import Decision, Router
 from cachelb.learned import FEATURES, LearnedModel
 from cachelb.records import JsonlRecords, read_records
+from cachelb.router.flat import grouped
 from cachelb_lab.samples import Samples, samples_of
 
 WORKERS = {"new0": "a30", "old0": "v100", "old1": "v100", "other0": None}
@@ -32,7 +33,7 @@ class Fleet:
         self.reports = reports
         training = {"n_min": LEARNED_FROM, "theta": 10**6, "model_kind": "linear", "training": "inline"}
         options: dict[str, Any] = {"seed": SEED, "clock": lambda: self.now, "fifo_size": 10**5, **training}
-        self.router: Router[str] = Router(policy="learned", **options)
+        self.router: Router[str] = Router(**grouped({"policy": "learned", **options}))
         for worker, gpu in WORKERS.items():
             self.router.add_worker(worker, gpu=gpu)
         self.log = log

@@ -9,13 +9,17 @@ import pytest
 
 from cachelb import Router, policies
 from cachelb.index import hash_blocks
+from cachelb.policies import CacheAware
+from cachelb.router.flat import grouped
 
 SHARED = [7, 8, 9, 10, 11, 12, 13, 14, 15, 16]
 TEXT = "The five boxing wizards jump quickly over the lazy dog. "
 
 
 def radix(**options: Any) -> Router[str]:
-    return Router(["gpu0", "gpu1"], policy="cache-aware", index="radix", seed=1, hash_seed=1, **options)
+    return Router(
+        ["gpu0", "gpu1"], seed=1, hash_seed=1, **grouped({"policy": "cache-aware", "index": "radix", **options})
+    )
 
 
 def known(router: Router[str], **request: Any) -> int:
@@ -62,7 +66,7 @@ def test_a_tree_keeps_within_its_capacity_and_the_memory_of_the_router() -> None
         policy.select_worker(["gpu0"], tokens=range(start, start + 60)).on_complete()
         assert policy.block_count("gpu0") <= 100
     policy.validate()
-    router = Router([f"gpu{i}" for i in range(4)], policy="cache-aware", index="radix", max_memory_mb=1, seed=1)
+    router = Router([f"gpu{i}" for i in range(4)], policy=CacheAware(index="radix"), max_memory_mb=1, seed=1)
     for start in range(0, 400_000, 1000):
         router.select_worker(tokens=range(start, start + 1000)).on_complete()
     assert router.stats().index_bytes <= 1 << 20
@@ -93,7 +97,7 @@ def test_a_worker_that_is_reset_or_removed_leaves_the_tree() -> None:
 
 
 def affinity(**options: Any) -> Router[str]:
-    return Router(["gpu0", "gpu1", "gpu2"], policy="prefix-affinity", seed=1, hash_seed=1, **options)
+    return Router(["gpu0", "gpu1", "gpu2"], seed=1, hash_seed=1, **grouped({"policy": "prefix-affinity", **options}))
 
 
 def test_text_is_compared_to_the_character() -> None:
@@ -129,7 +133,9 @@ def test_half_of_a_surrogate_pair_is_a_prompt() -> None:
 
 def test_a_shared_beginning_does_not_make_one_worker_the_fleet_unless_asked_for() -> None:
     def share(**options: Any) -> int:
-        router = Router([f"gpu{i}" for i in range(8)], policy="prefix-affinity", seed=1, hash_seed=1, **options)
+        router = Router(
+            [f"gpu{i}" for i in range(8)], seed=1, hash_seed=1, **grouped({"policy": "prefix-affinity", **options})
+        )
         running, picks = [], dict.fromkeys((f"gpu{i}" for i in range(8)), 0)
         for number in range(800):
             running.append(router.select_worker(text=TEXT * 4 + f"{number:06}" * 300))

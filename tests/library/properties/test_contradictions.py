@@ -11,7 +11,7 @@ from typing import Any
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from cachelb import Router
+from cachelb import Router, policies
 from cachelb_fakes.events import cleared, encode_batch, removed, stored
 
 WORKERS = ("a", "b", "c")
@@ -45,7 +45,7 @@ calls = st.one_of(
 
 
 def make(policy: str) -> Router[str]:
-    return Router(WORKERS, policy=policy, block_size=1, seed=1, secret=SECRET, max_blocks_per_worker=9)
+    return Router(WORKERS, policy=policies.make(policy, max_blocks_per_worker=9), block_size=1, seed=1, secret=SECRET)
 
 
 @example("cache-aware", [("other", "a", [4, 2, 5]), ("select", "a", [1, 2, 3], "complete"), ("restore",)])

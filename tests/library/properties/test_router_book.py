@@ -54,7 +54,11 @@ class RouterBook(RuleBasedStateMachine):
         super().__init__()
         self.clock = ManualClock()
         self.router: cachelb.Router[str] = cachelb.Router(
-            policy=self.policy, seed=3, hash_seed=3, clock=self.clock, reconcile_grace_s=None, breaker_failures=2
+            policy=self.policy,
+            seed=3,
+            hash_seed=3,
+            clock=self.clock,
+            health=cachelb.Health(reconcile_grace_s=None, breaker_failures=2),
         )
         self.model = NaiveFleet()
         self.requests: list[Request] = []

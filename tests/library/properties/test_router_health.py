@@ -8,7 +8,7 @@ from typing import Literal, TypeAlias, cast, get_args
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cachelb import Decision, Router
+from cachelb import Decision, Health, Router
 from cachelb.testing import ManualClock
 
 Kind: TypeAlias = Literal["token", "gave up", "failed", "silent", "answered", "restarted"]
@@ -95,7 +95,7 @@ class World:
 
     def __init__(self) -> None:
         self.clock = ManualClock(10.0)
-        self.router: Router[str] = Router(KEYS, seed=1, clock=self.clock, breaker_failures=FAILURES)
+        self.router: Router[str] = Router(KEYS, seed=1, clock=self.clock, health=Health(breaker_failures=FAILURES))
         self.logs = {key: Log() for key in KEYS}
         self.waiting: list[tuple[Decision[str], float]] = []
 

@@ -17,7 +17,7 @@ from tests.library.router.admitting import LONG, acquire, come, make, prompt, se
 from tests.threads import beside
 
 import cachelb
-from cachelb import Admission, Decision, NoWorkerAvailable, Overloaded, Router
+from cachelb import Admission, Decision, NoWorkerAvailable, Overloaded, Pairs, Router
 from cachelb.testing import ManualClock
 
 
@@ -189,7 +189,7 @@ async def test_a_block_that_is_left_ends_the_request() -> None:
 
 
 async def test_a_pair_waits_for_room_where_its_prompt_is_computed_and_both_halves_are_booked_or_neither() -> None:
-    router: Router[str] = Router(seed=1, pd_uncached_token_threshold=1)
+    router: Router[str] = Router(seed=1, pairs=Pairs(uncached_token_threshold=1))
     for worker, role in (("p", "prefill"), ("d", "decode")):
         router.add_worker(worker, role=role)  # type: ignore[arg-type]
     admission = Admission(router, max_pending_requests=1, max_pending_tokens=None, max_wait_s=LONG)

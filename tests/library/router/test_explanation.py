@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from cachelb import Router
+from cachelb import Pairs, Router
 from cachelb.explanation import CandidateView, Explanation
 from cachelb.policies import CacheAware
 
@@ -82,7 +82,7 @@ def test_a_decision_too_long_ago_says_so() -> None:
 
 
 def test_each_half_of_a_pair_is_explained_by_what_it_saw() -> None:
-    router: Router[str] = Router(seed=1, prefill_policy="cache-aware")
+    router: Router[str] = Router(seed=1, pairs=Pairs(prefill="cache-aware"))
     router.add_worker("p", role="prefill")
     router.add_worker("d", role="decode")
     pair = router.select_pair(tokens=range(100))

@@ -232,7 +232,7 @@ def test_other_failures_count_one_each(error: Exception) -> None:
 @pytest.mark.parametrize(("breaker_failures", "most"), [(1, 1), (2, 2), (3, 2), (4, 2), (5, 2), (9, 2)])
 def test_a_lost_connection_is_half_of_any_limit(breaker_failures: int, most: int) -> None:
     clock = ManualClock()
-    router = cachelb.Router(["a", "b"], seed=1, clock=clock, breaker_failures=breaker_failures)
+    router = cachelb.Router(["a", "b"], seed=1, clock=clock, health=cachelb.Health(breaker_failures=breaker_failures))
     for left in reversed(range(most)):
         assert router.stats().workers[0].state == "ready"
         router.select_worker(among=["a"], by_load=True).on_error(ConnectionRefusedError())
@@ -250,14 +250,16 @@ def test_a_connection_lost_after_the_first_token_or_without_a_breaker_counts_not
         decision = router.select_worker(among=["a"], by_load=True)
         decision.on_first_token()
         decision.on_error(ConnectionResetError())
-    without = cachelb.Router(["a", "b"], seed=1, breaker_failures=0)
+    without = cachelb.Router(["a", "b"], seed=1, health=cachelb.Health(breaker_failures=0))
     for _ in range(8):
         without.select_worker(among=["a"], by_load=True).on_error(ConnectionRefusedError())
     assert [row.state for each in (router, without) for row in each.stats().workers] == ["ready"] * 4
 
 
 def test_a_with_block_of_a_pair_blames_the_worker_that_was_at_work() -> None:
-    router: cachelb.Router[str] = cachelb.Router(seed=1, breaker_failures=1, pd_uncached_token_threshold=0)
+    router: cachelb.Router[str] = cachelb.Router(
+        seed=1, pairs=cachelb.Pairs(uncached_token_threshold=0), health=cachelb.Health(breaker_failures=1)
+    )
     router.add_worker("p", role="prefill")
     router.add_worker("d", role="decode")
     with pytest.raises(ConnectionError), router.select_pair(tokens=range(64)):
@@ -288,7 +290,7 @@ def test_one_429_is_a_rest_and_no_failure() -> None:
 @pytest.mark.parametrize("breaker_failures", [0, 5])
 def test_a_worker_rests_as_long_as_it_asked(told: dict[str, float], rests_s: float, breaker_failures: int) -> None:
     clock = ManualClock()
-    router = cachelb.Router(["a", "b"], seed=1, clock=clock, breaker_failures=breaker_failures)
+    router = cachelb.Router(["a", "b"], seed=1, clock=clock, health=cachelb.Health(breaker_failures=breaker_failures))
     if breaker_failures == 0 and rests_s == 0.5:
         rests_s = 0.0  # without a breaker only what a worker asks for counts
     other = router.select_worker(among=["a"], by_load=True)

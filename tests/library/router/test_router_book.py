@@ -13,6 +13,7 @@ from tests.library.index.test_threads import run
 
 import cachelb
 from cachelb import Decision, Router
+from cachelb.router.flat import grouped
 from cachelb.testing import ManualClock
 from cachelb.types import WorkerStats
 
@@ -22,7 +23,7 @@ PROMPT = range(64)
 def make(workers: tuple[str, ...] = ("a", "b"), **options: object) -> tuple[Router[str], ManualClock]:
     clock = ManualClock()
     settings: dict[str, object] = {"seed": 1, "policy": "least-loaded", "clock": clock, **options}
-    return cachelb.Router(workers, **settings), clock  # type: ignore[arg-type]  # options of several types
+    return cachelb.Router(workers, **grouped(settings)), clock
 
 
 def row(router: Router[str], key: str) -> WorkerStats:

@@ -11,6 +11,7 @@ import pytest
 
 import cachelb
 from cachelb.policies import LeastLoaded
+from cachelb.router.flat import grouped
 from cachelb.testing import ManualClock
 
 PROMPT = range(256)
@@ -19,7 +20,7 @@ STAGES = ("booked", "first token", "tokens")
 
 
 def make(workers: tuple[str, ...] = ("a", "b", "c"), policy: Any = "least-loaded", **options: Any) -> Any:
-    return cachelb.Router(workers, policy=policy, seed=1, hash_seed=1, clock=ManualClock(), **options)
+    return cachelb.Router(workers, seed=1, hash_seed=1, clock=ManualClock(), **grouped({"policy": policy, **options}))
 
 
 def counts(router: Any) -> dict[str, Any]:

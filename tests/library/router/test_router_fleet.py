@@ -9,6 +9,7 @@ import pytest
 
 import cachelb
 from cachelb import Decision, Router
+from cachelb.router.flat import grouped
 from cachelb.testing import ManualClock
 from cachelb.types import WorkerStats
 
@@ -17,7 +18,7 @@ PROMPT = range(64)
 
 def make(*workers: str, **options: object) -> tuple[Router[str], ManualClock]:
     clock = ManualClock()
-    return cachelb.Router(workers, seed=1, clock=clock, **options), clock  # type: ignore[arg-type]  # several types
+    return cachelb.Router(workers, seed=1, clock=clock, **grouped(options)), clock
 
 
 def on(router: Router[str], key: str) -> Decision[str]:

@@ -18,6 +18,7 @@ from tests.threads import beside
 import cachelb
 from cachelb import Decision, Router
 from cachelb.policies import Learned
+from cachelb.router.flat import grouped
 
 pytestmark = [
     pytest.mark.skipif(sys.platform == "win32", reason="there is no fork"),
@@ -54,7 +55,7 @@ def in_child(check: Callable[[], None], beside: Callable[[], None] = lambda: Non
 
 
 def fleet() -> Router[str]:
-    router = cachelb.Router(["a"], seed=1, pd_uncached_token_threshold=0)
+    router = cachelb.Router(["a"], seed=1, pairs=cachelb.Pairs(uncached_token_threshold=0))
     router.add_worker("p", role="prefill", weight=2.0, kv_blocks=7)
     router.add_worker("d", role="decode", dp_size=2, models=["m"])
     router.add_worker("off")
@@ -225,7 +226,7 @@ def test_a_fork_beside_busy_threads_leaves_the_child_a_whole_fleet(anew: bool) -
 
 def test_a_round_of_training_stays_with_the_parent() -> None:
     options: dict[str, Any] = {"n_min": 300, "theta": 300, "training": "background"}
-    router = cachelb.Router(["a", "b"], policy="learned", seed=1, **options)
+    router = cachelb.Router(["a", "b"], seed=1, **grouped({"policy": "learned", **options}))
     policy = Learned(seed=1, **options)
 
     def drive(begin: int, requests: int) -> None:

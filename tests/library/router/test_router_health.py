@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 import cachelb
-from cachelb import Router
+from cachelb import Pairs, Router
+from cachelb.router.flat import grouped
 from cachelb.testing import ManualClock
 from cachelb_fakes.events import encode_batch, stored
 
@@ -23,7 +24,7 @@ def clock() -> ManualClock:
 
 
 def make(clock: ManualClock, *workers: str, **options: Any) -> Router[str]:
-    return Router(workers or ("a", "b", "c"), seed=1, clock=clock, **options)
+    return Router(workers or ("a", "b", "c"), seed=1, clock=clock, **grouped(options))
 
 
 def states(router: Router[str]) -> dict[str, str]:
@@ -212,7 +213,7 @@ def test_answers_that_are_not_streamed_are_waited_for(clock: ManualClock) -> Non
 
 def test_of_a_pair_the_worker_at_work_is_blamed(clock: ManualClock) -> None:
     def after(computed: bool) -> dict[str, str]:
-        router: Router[str] = Router(seed=1, clock=clock, pd_uncached_token_threshold=0)
+        router: Router[str] = Router(seed=1, clock=clock, pairs=Pairs(uncached_token_threshold=0))
         for key, role in (("p", "prefill"), ("p2", "prefill"), ("d", "decode"), ("d2", "decode")):
             router.add_worker(key, role=role)  # type: ignore[arg-type]
         for _ in range(2):

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import cachelb
-from cachelb import Decision, Router
+from cachelb import Decision, Pairs, Router
 from cachelb.policies import CacheAware, Session
 from cachelb.types import RequestArguments
 
@@ -72,7 +72,7 @@ def test_a_batch_that_cannot_be_placed_leaves_nothing(policy: Callable[[], Any])
 
 
 def test_a_pair_and_a_retry_leave_nothing() -> None:
-    router: Router[str] = Router(seed=1, prefill_policy="cache-aware", decode_policy="cache-aware")
+    router: Router[str] = Router(seed=1, pairs=Pairs(prefill="cache-aware", decode="cache-aware"))
     for n in range(2):
         router.add_worker(f"p{n}", role="prefill")
         router.add_worker(f"d{n}", role="decode")

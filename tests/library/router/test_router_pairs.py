@@ -9,10 +9,11 @@ import pytest
 
 import cachelb
 from cachelb import Router
+from cachelb.router.flat import grouped
 
 
 def make(**options: Any) -> Router[str]:
-    router = cachelb.Router[str](seed=1, clock=lambda: 0.0, **options)
+    router = cachelb.Router[str](seed=1, clock=lambda: 0.0, **grouped(options))
     for n in range(2):
         router.add_worker(f"p{n}", role="prefill")
         router.add_worker(f"d{n}", role="decode")
@@ -114,11 +115,12 @@ def test_a_transfer_that_takes_for_ever_is_not_made(slow: dict[str, float]) -> N
     assert len(running) == 2
 
 
-@pytest.mark.parametrize("option", ["pd_transfer_ms", "pd_transfer_ms_per_token"])
+@pytest.mark.parametrize("option", ["transfer_ms", "transfer_ms_per_token"])
 @pytest.mark.parametrize("value", [-1.0, float("nan"), float("inf")])
 def test_a_transfer_takes_a_finite_time(option: str, value: float) -> None:
-    with pytest.raises(ValueError, match=option):
-        make(**{option: value})
+    given: dict[str, Any] = {option: value}
+    with pytest.raises(ValueError, match=f"^{option} must be"):
+        make(pairs=cachelb.Pairs(**given))
 
 
 def test_a_role_with_a_policy_of_its_own_is_not_weighed() -> None:

@@ -10,6 +10,7 @@ from tests.models.loads import NaiveFleet
 
 from cachelb import Decision, NoWorkerAvailable, Router, UnknownWorkerError
 from cachelb.index import hash_blocks
+from cachelb.router.flat import grouped
 from cachelb.testing import ManualClock
 
 WORKERS = ("a", "b", "c")
@@ -18,7 +19,7 @@ PROMPT = range(1_000)
 
 def make(*, roles: bool = False, **options: Any) -> Router[str]:
     given: dict[str, Any] = {"hash_seed": 7, "clock": ManualClock()} | options
-    router = Router[str](**given)
+    router = Router[str](**grouped(given))
     if roles:
         router.add_worker("p", role="prefill")
         router.add_worker("d", role="decode")

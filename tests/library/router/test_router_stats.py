@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from cachelb import Router, policies
+from cachelb import Health, Pairs, Router, policies
 from cachelb.policies import CacheAware, LeastLoaded
+from cachelb.router.flat import grouped
 from cachelb.types import Funnel
 
 NONE = Funnel(0, 0, 0, 0, 0, 0, 0)
@@ -52,7 +53,7 @@ def test_policies_that_ignore_prefixes_still_tell_what_was_held(policy: str) -> 
     router.select_worker(tokens=range(64), among=["b"]).on_complete(cached_tokens=0)
     router.select_worker(tokens=range(64)).on_complete(cached_tokens=0)
     assert router.stats().funnel.best_matched_tokens == 48
-    without = Router(["a", "b"], seed=1, policy=policy, prefill_policy="least-loaded")
+    without = Router(["a", "b"], seed=1, policy=policy, pairs=Pairs(prefill="least-loaded"))
     for _ in range(2):
         without.select_worker(tokens=range(64), among=["a"]).on_complete(cached_tokens=0)
     assert (without.stats().funnel.best_matched_tokens, without.stats().index_blocks) == (0, 0)
@@ -92,7 +93,9 @@ def test_an_engine_cannot_report_more_cached_tokens_than_the_prompt_has() -> Non
 
 
 def pair_router(**options: Any) -> Router[str]:
-    router: Router[str] = Router(seed=1, policy="cache-aware", prefill_policy="cache-aware", **options)
+    router: Router[str] = Router(
+        seed=1, **grouped({"policy": "cache-aware", "prefill_policy": "cache-aware", **options})
+    )
     router.add_worker("p", role="prefill")
     router.add_worker("d", role="decode")
     return router
@@ -166,7 +169,7 @@ def test_every_eighth_selection_is_timed_and_nothing_else() -> None:
 
 def test_the_state_of_a_worker_is_what_keeps_it_out_now() -> None:
     now = [0.0]
-    router: Router[str] = Router(seed=1, veto_waiting=5, breaker_failures=2, clock=lambda: now[0])
+    router: Router[str] = Router(seed=1, clock=lambda: now[0], health=Health(veto_waiting=5, breaker_failures=2))
     for key, role in {"p": "prefill", "d": "decode", "n": "both", "f": "both", "v": "both", "x": "both"}.items():
         router.add_worker(key, role=role)  # type: ignore[arg-type]  # one of the three
     router.set_ready("n", False)
@@ -197,7 +200,7 @@ def test_the_state_of_a_worker_is_what_keeps_it_out_now() -> None:
 
 def test_blocks_lost_are_counted_by_cause() -> None:
     now = [0.0]
-    router = Router(["a"], policy="cache-aware", ttl_s=10, max_blocks_per_worker=8, clock=lambda: now[0], hash_seed=1)
+    router = Router(["a"], policy=CacheAware(ttl_s=10, max_blocks_per_worker=8), clock=lambda: now[0], hash_seed=1)
     router.select_worker(tokens=range(128)).on_complete()
     router.select_worker(tokens=range(1000, 1064)).on_complete()
     assert router.stats().evictions["capacity"] == 4
@@ -253,8 +256,8 @@ def name_of(policy: str | LeastLoaded) -> str:
 def test_a_shadow_moves_no_pick_and_books_nothing(policy: str | LeastLoaded) -> None:
     workers = ["a", "b", "c", "d"]
     options: dict[str, Any] = {"policy": policy, "seed": 5, "hash_seed": 5, "clock": lambda: 1.0}
-    alone = Router(workers, **options)
-    watched = Router(workers, **options, shadow=list(policies.POLICIES))
+    alone = Router(workers, **grouped(options))
+    watched = Router(workers, shadow=list(policies.POLICIES), **grouped(options))
     assert play(alone) == play(watched)
     first, second = alone.stats(), watched.stats()
     assert second.decisions == first.decisions

@@ -148,10 +148,7 @@ def one_at_a_time() -> Router[str]:
     return cachelb.Router(
         ["a"],
         clock=ManualClock(),
-        policy="estimated-ttft",
-        prefill=(0.0, 0.0, 1000.0),
-        ttft_slo_ms=1500.0,
-        on_slo="reject",
+        policy=cachelb.policies.EstimatedTtft(prefill=(0.0, 0.0, 1000.0), ttft_slo_ms=1500.0, on_slo="reject"),
     )
 
 
@@ -188,7 +185,10 @@ async def test_a_first_token_wakes_them_too() -> None:
 async def test_who_found_workers_too_busy_tries_again_when_a_report_has_grown_old() -> None:
     clock = ManualClock()
     router = cachelb.Router(
-        ["a"], clock=clock, policy="least-expected-wait", max_waiting_requests=2, max_report_age_s=2.0
+        ["a"],
+        clock=clock,
+        policy=cachelb.policies.LeastExpectedWait(max_waiting_requests=2),
+        health=cachelb.Health(max_report_age_s=2.0),
     )
     router.update_load("a", waiting=2, queued_tokens=0)
     served: list[str] = []

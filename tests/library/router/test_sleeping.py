@@ -11,7 +11,7 @@ from tests.models.ext_proc_client import in_loop, serve
 from tests.models.metrics_pages import gauge, vllm_page
 from tests.models.metrics_server import FakeEngine, eventually
 
-from cachelb import Router
+from cachelb import Health, Router
 from cachelb.sources import MetricsSource
 from cachelb_fakes.events import encode_batch, removed, stored
 
@@ -42,7 +42,7 @@ def held(router: Router[str]) -> dict[str, int]:
 
 
 def test_a_worker_that_sleeps_is_passed_over_while_others_are_there() -> None:
-    router = Router(["a", "b", "c"], seed=1, policy="least-loaded", breaker_failures=1)
+    router = Router(["a", "b", "c"], seed=1, policy="least-loaded", health=Health(breaker_failures=1))
     assert picks(router) == {"a", "b", "c"}
     router.update_load("a", running=0, waiting=0, sleep="asleep")
     router.update_load("b", running=0, waiting=0, sleep="paused")

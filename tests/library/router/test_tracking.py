@@ -263,7 +263,7 @@ def test_what_cannot_be_iterated_is_refused_and_leaves_the_decision_alone() -> N
 
 
 def test_a_tracked_pair_releases_prefill_with_the_first_item() -> None:
-    router: cachelb.Router[str] = cachelb.Router(seed=1, pd_uncached_token_threshold=0)
+    router: cachelb.Router[str] = cachelb.Router(seed=1, pairs=cachelb.Pairs(uncached_token_threshold=0))
     router.add_worker("p", role="prefill")
     router.add_worker("d", role="decode")
     pair = router.select_pair(tokens=range(64))

@@ -16,6 +16,7 @@ from tests.threads import beside
 from cachelb import CachelbError, Router
 from cachelb.errors import SnapshotError
 from cachelb.index import BlockTracker
+from cachelb.router.flat import grouped
 
 WORKERS = [f"gpu{at}" for at in range(4)]
 SECRET, OTHER = "known to all gateways", "known to others only"
@@ -23,7 +24,7 @@ BLOCK = 4
 
 
 def make_router(workers: Sequence[str] = WORKERS, **options: Any) -> Router[str]:
-    return Router(workers, **{"secret": SECRET, "seed": 1, "block_size": BLOCK, **options})
+    return Router(workers, **grouped({"secret": SECRET, "seed": 1, "block_size": BLOCK, **options}))
 
 
 def route(router: Router[str], tokens: Sequence[int], **request: Any) -> str:

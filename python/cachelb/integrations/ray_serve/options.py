@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from cachelb.router import Router
+from cachelb.router.flat import grouped
 from cachelb.secret import VARIABLE
 from cachelb.secret import read as read_secret
 
@@ -70,4 +71,4 @@ def build(given: Mapping[str, Any]) -> tuple[Router[str], Options]:
     routing = {**_DEFAULTS, **{name: value for name, value in given.items() if name not in own}}
     if RAY_NAMES & routing.keys():
         routing.setdefault("policy", "prefix-affinity")
-    return Router(**routing), options
+    return Router(**grouped(routing)), options

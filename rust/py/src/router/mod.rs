@@ -117,13 +117,13 @@ impl NativeRouter {
             customs: customs.map(Customs::read).transpose()?.unwrap_or_default(),
             terms: PairTerms {
                 uncached_token_threshold: given
-                    .optional("pd_uncached_token_threshold")?
-                    .map(|value| ranged(&value, "pd_uncached_token_threshold", 0, 1 << 40))
+                    .optional("uncached_token_threshold")?
+                    .map(|value| ranged(&value, "uncached_token_threshold", 0, 1 << 40))
                     .transpose()?,
-                fallback: given.flag("pd_fallback")?,
+                fallback: given.flag("fallback")?,
                 handover: Handover {
-                    ms: given.number("pd_transfer_ms", NOT_NEGATIVE)?,
-                    ms_per_token: given.number("pd_transfer_ms_per_token", NOT_NEGATIVE)?,
+                    ms: given.number("transfer_ms", NOT_NEGATIVE)?,
+                    ms_per_token: given.number("transfer_ms_per_token", NOT_NEGATIVE)?,
                 },
             },
         })

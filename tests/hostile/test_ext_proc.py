@@ -12,13 +12,10 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import grpc
 import pytest
 from tests.models.ext_proc_client import (
-    BUFFERED,
-    DUPLEX,
     URLS,
     Proxy,
     Service,
@@ -27,7 +24,6 @@ from tests.models.ext_proc_client import (
     run,
     serve,
     served,
-    until,
 )
 from tests.models.ext_proc_messages import ProcessingRequest
 from tests.programs import running
@@ -36,50 +32,6 @@ from cachelb import RequestBodies, Router
 
 BODY = json.dumps({"prompt": "Two driven jocks help fax my big quiz. " * 20}).encode()
 PIECE = b" " * 60_000
-
-
-async def begin_body(service: Service, pieces: int) -> Stream:
-    """Send a body that does not end."""
-    stream = service.stream()
-    await stream.send_headers()
-    for _ in range(pieces):
-        await stream.send_body(PIECE, end=False)
-    return stream
-
-
-async def assert_serves(router: Router[str], service: Service) -> None:
-    """Another client's request is served, and its prompt is read."""
-    errors = router.stats().bodies.errors
-    stream = service.stream()
-    assert (await stream.request(BODY)).body == BODY
-    await stream.answer_headers()
-    await stream.answer_body(b"{}")
-    await stream.finish()
-    assert router.stats().bodies.errors == errors
-
-
-@pytest.mark.parametrize("large", ["pass", "refuse"])
-@in_loop
-async def test_unfinished_bodies_are_held_up_to_a_bound_on_all_of_them(large: Any) -> None:
-    router = Router(URLS, seed=1)
-    bound = 5 * 2 * len(PIECE)  # two pieces of each stream
-    async with serve(router, max_held_bytes=bound, large_bodies=large) as service:
-        held = service.picker
-        streams = [await begin_body(service, 2) for _ in range(5)]
-        await until(lambda: held.held_bytes == bound)
-        over = await begin_body(service, 1)
-        if large == "refuse":
-            status, headers, _ = await over.read_refusal()
-            assert (status, headers["retry-after"]) == (503, "1")
-        else:
-            assert len((await over.read_picked(body=False)).endpoints) == 3
-        assert service.picker.counts["full"] == 1
-        await until(lambda: held.held_bytes == bound)
-        for stream in [*streams, over]:
-            stream.call.cancel()
-        await service.settled()
-        assert (held.held_bytes, router.stats().open_requests) == (0, 0)
-        await assert_serves(router, service)
 
 
 MARGIN = 32 << 20
@@ -159,87 +111,6 @@ def test_process_holds_no_more_than_the_bound_and_a_fixed_amount_per_stream() ->
 
     with running("-c", SERVER, str(most)) as (process, output), dumped(process.pid):
         run(main(int(output.readline()), process.pid))
-
-
-@pytest.mark.parametrize("room", [True, False], ids=["kept", "no room"])
-@in_loop
-async def test_prompts_are_held_until_the_answer_begins_if_there_is_room(*, room: bool) -> None:
-    router = Router(URLS, seed=1)
-    async with serve(router, max_held_bytes=10 * len(BODY) if room else len(BODY)) as service:
-        held = service.picker
-        stream = service.stream()
-        endpoints = (await stream.request(BODY)).endpoints
-        if room:
-            await until(lambda: len(BODY) * 0.9 < held.held_bytes < len(BODY) * 1.1)
-        else:
-            await until(lambda: held.held_bytes == 0)
-        await stream.answer_headers(served=endpoints[1])
-        assert held.held_bytes == 0
-        await stream.answer_body(b"{}")
-        await stream.finish()
-        await service.settled()
-        assert (held.held_bytes, service.picker.counts["served-fallback"]) == (0, 1)
-        found = router.select_worker(text=json.loads(BODY)["prompt"], dry_run=True)
-        assert (f"{found.key}".endswith(endpoints[1]) and found.matched_tokens > 0) == room
-
-
-@served(max_streams=4)
-async def test_streams_are_bounded(router: Router[str], service: Service) -> None:
-    streams = [await begin_body(service, 1) for _ in range(4)]
-    await until(lambda: service.picker.open_streams == 4)
-    status, headers, body = await service.stream().read_refusal()
-    assert (status, headers["retry-after"]) == (503, "1")
-    assert json.loads(body)["error"]["type"] == "too_many_streams"
-    streams[0].call.cancel()
-    await until(lambda: service.picker.open_streams == 3)
-    await assert_serves(router, service)
-
-
-@pytest.mark.parametrize("modes", [DUPLEX, BUFFERED], ids=["duplex", "buffered"])
-@served(body_timeout_s=0.2)
-async def test_request_that_takes_too_long_to_arrive_is_408(service: Service, modes: dict[str, int]) -> None:
-    stream = service.stream(modes)
-    await stream.send_headers()
-    if modes is BUFFERED:
-        await stream.read()
-    else:
-        # On a machine that stands still the refusal may come first.
-        with contextlib.suppress(asyncio.InvalidStateError, grpc.RpcError):
-            await stream.send_body(PIECE, end=False)
-    status, _, _ = await stream.read_refusal()
-    assert status == 408
-    assert service.picker.counts == {"slow-body": 1}
-    await service.settled()
-    assert service.picker.held_bytes == 0
-
-
-@pytest.mark.parametrize("limit", ["idle_timeout_s", "stream_timeout_s"])
-@in_loop
-async def test_stream_that_falls_silent_ends_and_releases_its_load(limit: str) -> None:
-    router = Router(URLS, seed=1)
-    limits: dict[str, Any] = {limit: 0.3}
-    async with serve(router, **limits) as service:
-        stream = service.stream()
-        await stream.request(BODY)
-        assert await stream.read() is None
-        await service.settled()
-        assert service.picker.counts == {"picked": 1, "expired": 1}
-        assert router.stats().open_requests == 0
-        assert router.stats().endings["cancelled"] == 1
-
-
-@in_loop
-async def test_answer_that_passes_elsewhere_may_be_silent() -> None:
-    router = Router(URLS, seed=1)
-    async with serve(router, idle_timeout_s=2.0) as service:
-        stream = service.stream({"request": 4, "answer": 0})
-        await stream.request(BODY)
-        await stream.answer_headers()
-        await asyncio.sleep(2.5)  # longer than what ends any other stream
-        assert router.stats().open_requests == 1
-        await stream.finish()
-        await service.settled()
-        assert router.stats().endings["completed"] == 1
 
 
 # Many small tools took half a second where each was rendered on its own.

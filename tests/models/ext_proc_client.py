@@ -77,11 +77,6 @@ class Stream:
         message.request_body.end_of_stream = end
         await self.send(message)
 
-    async def send_trailers(self) -> None:
-        message = ProcessingRequest()
-        message.request_trailers.trailers.headers.add(key="x-end", raw_value=b"1")
-        await self.send(message)
-
     async def read_picked(self, *, body: bool = True) -> Picked:
         """Read the pick, and in duplex mode the body that comes back with it."""
         reply = await self.read()
@@ -156,12 +151,6 @@ class Stream:
         message = ProcessingRequest()
         message.response_body.body = body
         message.response_body.end_of_stream = end
-        await self.send(message)
-        return await self.read()
-
-    async def answer_trailers(self) -> Any:
-        message = ProcessingRequest()
-        message.response_trailers.SetInParent()
         await self.send(message)
         return await self.read()
 

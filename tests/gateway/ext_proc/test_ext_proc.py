@@ -9,13 +9,10 @@ from typing import Any
 
 import pytest
 from tests.models.ext_proc_client import (
-    BUFFERED,
     DEADLINE_S,
     DESTINATION,
-    DUPLEX,
     URLS,
     Service,
-    Stream,
     in_loop,
     serve,
     served,
@@ -33,22 +30,8 @@ NONE = {"request": 0, "answer": 0}
 STREAMED = {"request": 1, "answer": 1}
 
 
-both_modes = pytest.mark.parametrize("modes", [DUPLEX, BUFFERED], ids=["duplex", "buffered"])
-
-
 def body_of(prompt: object = PROMPT, **fields: object) -> bytes:
     return json.dumps({"prompt": prompt, "max_tokens": 8, **fields}).encode()
-
-
-async def begin(service: Service, modes: dict[str, int] | None, headers: dict[str, str] | None = None) -> Stream:
-    """Send the headers of a request, which are answered at once unless the body comes to be streamed both ways."""
-    stream = service.stream(modes)
-    await stream.send_headers(headers)
-    if modes is BUFFERED:
-        reply = await stream.read()
-        assert reply.WhichOneof("response") == "request_headers"
-        assert not reply.request_headers.response.header_mutation.set_headers
-    return stream
 
 
 async def refused(service: Service, headers: dict[str, str] | None = None, **options: Any) -> tuple[int, Any, Any]:
@@ -98,44 +81,6 @@ async def test_requests_that_begin_alike_go_to_one_worker(router: Router[str], s
     assert router.stats().funnel.selected_matched_tokens == 0  # no request finished yet
 
 
-@served()
-async def test_long_body_comes_back_unchanged_in_small_pieces(service: Service) -> None:
-    body = body_of("grün " * 60_000)
-    stream = service.stream()
-    await stream.send_headers()
-    for start in range(0, len(body), 65_536):
-        await stream.send_body(body[start : start + 65_536], end=start + 65_536 >= len(body))
-    assert (await stream.read_picked()).body == body
-
-
-@served()
-async def test_request_with_trailers_is_picked_at_the_trailers(service: Service) -> None:
-    stream = service.stream()
-    await stream.send_headers()
-    await stream.send_body(body_of(), end=False)
-    await stream.send_trailers()
-    picked = await stream.read_picked(body=False)
-    assert len(picked.endpoints) == 3
-    part = (await stream.read()).request_body.response.body_mutation.streamed_response
-    assert (part.body, part.end_of_stream) == (body_of(), False)
-    assert (await stream.read()).WhichOneof("response") == "request_trailers"
-
-
-@served()
-async def test_buffered_body_is_answered_once_with_the_pick(router: Router[str], service: Service) -> None:
-    for _ in range(2):
-        stream = await begin(service, BUFFERED)
-        await stream.send_body(body_of())
-        assert (await stream.read_picked(body=False)).body == b""
-        await stream.answer_headers()
-        reply = await stream.answer_body(b"{}")
-        assert reply.WhichOneof("response") == "response_body"
-        assert not reply.response_body.response.HasField("body_mutation")
-        await stream.finish()
-    await service.settled()
-    assert [record.reason for record in router.recent()] == ["cold", "prefix"]
-
-
 @pytest.mark.parametrize("modes", [NONE, STREAMED], ids=["none", "streamed"])
 @in_loop
 async def test_body_that_comes_too_late_or_never_leaves_the_session_to_pick_by(modes: dict[str, int]) -> None:
@@ -157,38 +102,12 @@ async def test_body_that_comes_too_late_or_never_leaves_the_session_to_pick_by(m
 @in_loop
 async def test_proxy_that_does_not_tell_its_modes_is_taken_to_have_the_default_ones(mode: Any, waits: bool) -> None:
     async with serve(Router(URLS, seed=1), default_body_mode=mode) as service:
-        stream = await begin(service, None)
+        stream = service.stream(None)
+        await stream.send_headers()
         if not waits:
             assert (await stream.read()).WhichOneof("response") == "request_headers"
         await stream.send_body(body_of())
         assert (await stream.read_picked(body=waits)).body == (body_of() if waits else b"")
-
-
-@served()
-async def test_request_without_a_body_goes_to_any_ready_worker(router: Router[str], service: Service) -> None:
-    router.set_ready(URLS[0], False)
-    stream = service.stream()
-    await stream.send_headers(end=True, method="GET", path="/v1/models")
-    picked = await stream.read_picked(body=False)
-    assert sorted(picked.endpoints) == [B, C]
-    await stream.answer_headers(served=picked.endpoints[0])
-    await stream.answer_body(b"{}")
-    await stream.finish()
-    await service.settled()
-    assert router.stats().endings["completed"] == 1
-
-
-@both_modes
-@served()
-async def test_connection_that_is_upgraded_is_not_waited_for(service: Service, modes: dict[str, int]) -> None:
-    stream = service.stream(modes)
-    await stream.send_headers({"upgrade": "websocket"}, method="GET", path="/v1/realtime")
-    assert len((await stream.read_picked(body=False)).endpoints) == 3
-    await stream.answer_headers(101)
-    await stream.send_body(b"frame", end=False)
-    reply = await stream.read()
-    streamed = reply.request_body.response.body_mutation.streamed_response.body
-    assert streamed == (b"frame" if modes is DUPLEX else b"")
 
 
 @pytest.mark.parametrize(
@@ -213,18 +132,6 @@ async def test_body_that_is_no_completion_request_is_left_to_the_worker(
 
 
 # --- whom to choose from ---
-
-
-@pytest.mark.parametrize(
-    ("subset", "chosen"),
-    [([B, C], [B, C]), (f"{B}, {C}", [B, C]), ([f"{B},{C}"], [B, C]), (["10.0.0.3"], [C]), ([C, "10.9.9.9:1"], [C])],
-    ids=["two", "text", "text in a list", "no port", "a stranger too"],
-)
-@served()
-async def test_pick_is_from_the_subset_only(service: Service, subset: object, chosen: list[str]) -> None:
-    for turn in range(4):
-        picked = await service.stream().request(body_of(f"{turn}" * 400), subset=subset)
-        assert sorted(picked.endpoints) == chosen
 
 
 @pytest.mark.parametrize("subset", [None, [], "", ["10.9.9.9:1"], [B]], ids=str)
@@ -295,17 +202,6 @@ async def test_fallbacks_are_named_in_the_order_in_which_the_router_would_pick_t
     assert len(held) == 15
 
 
-@in_loop
-async def test_rank_is_told_to_the_worker_and_nobody_else_is_named() -> None:
-    router: Router[str] = Router(seed=1)
-    for url in URLS:
-        router.add_worker(url, dp_size=2)
-    async with serve(router) as service:
-        picks = [await service.stream().request(body_of(f"{turn}" * 400)) for turn in range(8)]
-    assert {len(picked.endpoints) for picked in picks} == {1}
-    assert {picked.headers["x-data-parallel-rank"] for picked in picks} == {"0", "1"}
-
-
 # --- other fields of the headers ---
 
 
@@ -336,16 +232,6 @@ async def test_tenant_priority_and_model_come_from_the_headers() -> None:
     assert watcher.seen == [("team-a", -5, "llama-v2"), (None, 0, "llama")]
 
 
-@both_modes
-@served(rewrite_model=True)
-async def test_model_is_renamed_in_the_body_if_asked(service: Service, modes: dict[str, int]) -> None:
-    stream = await begin(service, modes, {"x-gateway-model-name-rewrite": "llama-v2"})
-    await stream.send_body(body_of(model="llama", temperature=0.25))
-    picked = await stream.read_picked(body=modes is DUPLEX)
-    assert json.loads(picked.body) == json.loads(body_of(model="llama-v2", temperature=0.25))
-    assert picked.headers.get("content-length") == (str(len(picked.body)) if modes is BUFFERED else None)
-
-
 @in_loop
 async def test_sheddable_requests_get_429_while_the_worker_is_busy() -> None:
     router = Router(URLS[:1], seed=1)
@@ -360,33 +246,6 @@ async def test_sheddable_requests_get_429_while_the_worker_is_busy() -> None:
 
 
 # --- bodies over the limit ---
-
-
-@both_modes
-@served(max_body_bytes=1000, large_bodies="refuse")
-async def test_body_over_the_limit_is_413(router: Router[str], service: Service, modes: dict[str, int]) -> None:
-    stream = await begin(service, modes)
-    for part in (b"x" * 1001,) if modes is BUFFERED else (b"x" * 1000, b"x"):
-        await stream.send_body(part, end=modes is BUFFERED)
-    status, headers, _ = await stream.read_refusal()
-    assert (status, headers) == (413, {"content-type": "application/json"})
-    assert router.stats().open_requests == 0
-    assert service.picker.counts == {"too-large": 1}
-
-
-@served(max_body_bytes=1000)
-async def test_body_over_the_limit_passes_unread(service: Service) -> None:
-    stream = service.stream()
-    await stream.send_headers()
-    await stream.send_body(b"x" * 900, end=False)
-    await stream.send_body(b"y" * 900, end=False)
-    picked = await stream.read_picked(body=False)
-    assert len(picked.endpoints) == 3
-    first = (await stream.read()).request_body.response.body_mutation.streamed_response
-    assert (first.body, first.end_of_stream) == (b"x" * 900 + b"y" * 900, False)
-    await stream.send_body(b"z" * 900)
-    assert await stream.read_body("request_body") == b"z" * 900
-    assert service.picker.counts == {"picked": 1, "too-large": 1}
 
 
 # --- the wire ---
@@ -411,21 +270,6 @@ def test_messages_have_the_numbers_of_the_protocol() -> None:
     message = ProcessingRequest.FromString(b"\x22\x04\x0a\x02ab" + unknown)
     assert message.request_body.body == b"ab"
     assert message.SerializeToString() == b"\x22\x04\x0a\x02ab" + unknown
-
-
-@served()
-async def test_message_of_a_kind_from_the_future_is_passed_over(service: Service) -> None:
-    stream = service.stream()
-    await stream.send(ProcessingRequest.FromString(b"\xca\x3e\x02hi"))
-    assert (await stream.request(body_of())).body == body_of()
-
-
-@served()
-async def test_proxy_that_only_watches_gets_no_pick(service: Service) -> None:
-    stream = service.stream()
-    await stream.send(ProcessingRequest(observability_mode=True))
-    assert await stream.read() is None
-    assert service.picker.counts == {"observed": 1}
 
 
 # --- the interpreter ---

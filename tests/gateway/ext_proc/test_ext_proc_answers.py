@@ -9,7 +9,7 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from tests.models.ext_proc_client import BUFFERED, DUPLEX, URLS, Service, Stream, in_loop, serve, served, until
+from tests.models.ext_proc_client import BUFFERED, DUPLEX, URLS, Service, Stream, in_loop, serve, served
 from tests.support_gateways import endings
 
 from cachelb import Health, Router
@@ -75,14 +75,6 @@ async def test_workers_may_share_an_address() -> None:
 
 
 @served()
-async def test_request_served_by_a_stranger_is_booked_nowhere(router: Router[str], service: Service) -> None:
-    await answered(service, served="10.9.9.9:1")
-    assert router.stats().open_requests == 0
-    assert endings(router) == {"cancelled": 1}
-    assert service.picker.counts["served-unknown"] == 1
-
-
-@served()
 async def test_request_served_by_a_worker_that_left_meanwhile_is_booked_nowhere(
     router: Router[str], service: Service
 ) -> None:
@@ -94,20 +86,6 @@ async def test_request_served_by_a_worker_that_left_meanwhile_is_booked_nowhere(
     assert service.picker.counts["served-unbooked"] == 1
     reply = await stream.answer_body(b"{}")
     assert reply.response_body.response.body_mutation.streamed_response.body == b"{}"
-
-
-@in_loop
-async def test_conformance_tests_choose_the_worker_and_see_who_served() -> None:
-    async with serve(Router(URLS, seed=1), conformance=True) as service:
-        stream = service.stream()
-        picked = await stream.request(BODY, {"test-epp-endpoint-selection": C}, subset=[A])
-        assert picked.endpoints == [C]
-        assert (await stream.answer_headers(served=C))["x-conformance-test-served-endpoint"] == C
-        _, shown = await answered(service)
-        assert shown["x-conformance-test-served-endpoint"].startswith("fail: missing")
-    async with serve(Router(URLS, seed=1)) as service:
-        picked = await service.stream().request(BODY, {"test-epp-endpoint-selection": C}, subset=[A])
-        assert picked.endpoints == [A]
 
 
 # --- how it ends ---
@@ -141,12 +119,6 @@ async def test_status_decides_how_the_request_ends(
     assert endings(router) == {ending: 1}
 
 
-@served()
-async def test_answer_without_a_body_completes_at_its_headers(router: Router[str], service: Service) -> None:
-    await answered(service, 204, end=True)
-    assert endings(router) == {"completed": 1}
-
-
 @pytest.mark.parametrize("modes", [DUPLEX, BUFFERED], ids=["duplex", "streamed"])
 @served()
 async def test_usage_is_read_from_the_last_events_however_they_are_cut(
@@ -172,14 +144,6 @@ async def test_usage_is_read_from_the_last_events_however_they_are_cut(
     assert 0 <= (-1 if record.ttft_s is None else record.ttft_s) <= (record.duration_s or 0)
 
 
-@served()
-async def test_trailers_end_the_answer(router: Router[str], service: Service) -> None:
-    stream, _ = await answered(service)
-    await stream.answer_body(b"{" + USAGE + b"}", end=False)
-    assert (await stream.answer_trailers()).WhichOneof("response") == "response_trailers"
-    assert [record.cached_tokens for record in router.recent()] == [48]
-
-
 BEFORE_THE_PICK, BEFORE_THE_ANSWER, WITHIN_THE_ANSWER, AT_THE_END = PHASES = range(4)
 
 
@@ -196,39 +160,6 @@ async def leave(stream: Stream, phase: int, how: str) -> None:
         stream.call.cancel()
     else:
         await stream.finish()
-
-
-@pytest.mark.parametrize("how", ["cancel", "close"])
-@pytest.mark.parametrize("phase", PHASES[:-1])
-@served()
-async def test_stream_that_ends_early_cancels_the_request(
-    router: Router[str], service: Service, phase: int, how: str
-) -> None:
-    await leave(service.stream(), phase, how)
-    await service.settled()
-    assert endings(router) == ({} if phase == BEFORE_THE_PICK else {"cancelled": 1})
-    assert router.stats().open_requests == 0
-
-
-@served()
-async def test_end_of_the_stream_completes_a_request_whose_answer_is_not_sent_here(
-    router: Router[str], service: Service
-) -> None:
-    stream, _ = await answered(service, modes={"request": 4, "answer": 0})
-    assert router.stats().open_requests == 1
-    await stream.finish()
-    await service.settled()
-    assert endings(router) == {"completed": 1}
-
-
-@served()
-async def test_stopping_breaks_off_open_streams_and_releases_them(router: Router[str], service: Service) -> None:
-    streams = [service.stream() for _ in range(4)]
-    await asyncio.gather(*(stream.request(BODY) for stream in streams))
-    assert router.stats().open_requests == 4
-    await service.picker.stop(0)
-    await service.settled()
-    assert endings(router) == {"cancelled": 4}
 
 
 # --- nothing stays booked ---
@@ -269,19 +200,3 @@ async def test_300_streams_at_once_with_aborts_leave_nothing_booked() -> None:
         assert ended["abandoned"] == 0
         assert min(ended["completed"], ended["cancelled"], ended["failed"], ended["backpressure"]) > 0
         router.validate()
-
-
-@served(max_body_bytes=10 << 20)
-async def test_client_that_stops_reading_holds_nothing_once_it_is_gone(router: Router[str], service: Service) -> None:
-    stream = service.stream()
-    await stream.send_headers()
-    # More than the connection's window: the picker has to wait for a reader.
-    body = json.dumps({"prompt": "x" * 9_000_000}).encode()
-    for start in range(0, len(body), 60_000):
-        await stream.send_body(body[start : start + 60_000], end=start + 60_000 >= len(body))
-    await until(lambda: router.stats().open_requests == 1)
-    stream.call.cancel()
-    await service.settled()
-    # A pick by so long a body may end after its stream, and is given back then.
-    await until(lambda: endings(router) == {"cancelled": 1})
-    assert service.picker.held_bytes == 0

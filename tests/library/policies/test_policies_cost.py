@@ -11,11 +11,7 @@ import pytest
 import cachelb
 from cachelb import policies
 from cachelb.policies import (
-    EstimatedTtft,
-    LeastExpectedWait,
-    PrefillTimesBatch,
     QueueOverThroughput,
-    StickyUntilSaturated,
 )
 
 PROMPT = array("I", range(1600))
@@ -177,71 +173,9 @@ def test_options_reach_the_rule(
     assert tuple(map(len, held)) == busy
 
 
-def test_sticky_uses_the_speed_it_observed() -> None:
-    now = [0.0]
-    policy = StickyUntilSaturated(peak_prefill_throughput="observed", seed=1, clock=lambda: now[0])
-    hold(policy, "w1")
-    slow = policy.select_worker(["w1"], prompt_tokens=1_000, by_load=True)
-    now[0] = 1.0
-    slow.on_first_token()
-    held = policy.select_worker(["w1"], prompt_tokens=20_000, by_load=True)
-    assert picked(policy) == ("w2", "sticky-broken"), "20 s at the observed 1,000 tokens per second"
-    assert held.key == "w1"
-
-
-def test_sticky_explores_as_often_as_told() -> None:
-    policy = StickyUntilSaturated(exploration_probability=0.2, seed=1)
-    hold(policy, "w1")
-    reasons = Counter(policy.select_worker(PAIR, tokens=PROMPT).reason for _ in range(1000))
-    assert 150 <= reasons["explore"] <= 250
-    assert reasons["explore"] + reasons["sticky"] == 1000
-
-
-def test_expected_wait_counts_what_was_sent_since_the_report_and_what_is_cached() -> None:
-    for cache_aware, expected in ((False, "w2"), (True, "w1")):
-        policy = LeastExpectedWait(cache_aware=cache_aware, seed=1)
-        hold(policy, "w1")
-        for worker in PAIR:
-            policy.update_load(worker, queued_tokens=0, prefill_tps=1_000)
-        held = policy.select_worker(["w1"], prompt_tokens=1_000, by_load=True)
-        assert picked(policy)[0] == expected, "1 s and 0.016 s against 0 s and 1.6 s"
-        assert held.key == "w1"
-
-
 def test_queue_over_throughput_takes_one_number_or_one_by_worker() -> None:
     held = []
     for throughput, expected in ((5, "w1"), ({"w1": 1.0, "w2": 4.0}, "w2"), ({"w1": 1.0}, "w1"), ({}, "w1")):
         policy = QueueOverThroughput(throughput=throughput, seed=1)
         held += decoding(policy, "w2", 2)
         assert picked(policy) == (expected, "least-loaded"), throughput
-
-
-def test_estimated_ttft_fetches_blocks_where_that_is_faster() -> None:
-    prompt = array("I", range(8000))
-    for ms_per_token, expected in ((None, "w1"), (0.0105, "w2")):
-        policy = EstimatedTtft(transfer_ms_per_token=ms_per_token, seed=1, clock=still)
-        hold(policy, "w1", prompt[:7008])
-        hold(policy, "w2", prompt[:1008])
-        held = policy.select_worker(["w1"], tokens=array("I", [7] * 4000))
-        assert picked(policy, prompt)[0] == expected, "84 + 32 ms against 63 + 32 ms, or 148 ms"
-        assert held.key == "w1"
-
-
-def test_prefill_times_batch_keeps_to_busy_holders_where_all_are_busy() -> None:
-    picks = {}
-    for crowding in (0.0, 1.0):
-        policy = PrefillTimesBatch(crowding=crowding, seed=1)
-        hold(policy, "w1")
-        # Each waits with 3,200 tokens, as many as twice a usual request has, and the holder answers four more.
-        waiting = [policy.select_worker([worker], prompt_tokens=3_200, by_load=True) for worker in PAIR]
-        held = decoding(policy, "w1", 4)
-        picks[crowding] = picked(policy)
-        assert len(waiting + held) == 6
-    assert picks == {0.0: ("w2", "spill"), 1.0: ("w1", "prefix")}
-
-
-@pytest.mark.parametrize("name", PLACING)
-def test_failed_requests_leave_no_placement(name: str) -> None:
-    policy = policies.make(name, seed=1)
-    policy.select_worker(["w1"], tokens=PROMPT).on_error(503)
-    assert policy.block_count() == 0

@@ -74,14 +74,6 @@ def test_a_tree_keeps_within_its_capacity_and_the_memory_of_the_router() -> None
     router.validate()
 
 
-def test_placements_in_a_tree_age_out() -> None:
-    now = [0.0]
-    policy = policies.CacheAware(index="radix", ttl_s=10, seed=1, clock=lambda: now[0])
-    policy.select_worker(["gpu0"], tokens=range(50)).on_complete()
-    now[0] = 10.1
-    assert policy.select_worker(["gpu0"], tokens=range(50)).matched_tokens == 0
-
-
 def test_a_worker_that_is_reset_or_removed_leaves_the_tree() -> None:
     router = radix()
     router.select_worker(tokens=range(50), among=["gpu0"]).on_complete()
@@ -98,16 +90,6 @@ def test_a_worker_that_is_reset_or_removed_leaves_the_tree() -> None:
 
 def affinity(**options: Any) -> Router[str]:
     return Router(["gpu0", "gpu1", "gpu2"], seed=1, hash_seed=1, **grouped({"policy": "prefix-affinity", **options}))
-
-
-def test_text_is_compared_to_the_character() -> None:
-    router = affinity()
-    first = router.select_worker(text="hello there")
-    first.on_complete()
-    again = router.select_worker(text="hello world")
-    assert (again.worker, again.reason) == (first.worker, "prefix")
-    score = {seen.key: seen.score for seen in router.explain(text="hello w").candidates}
-    assert score[first.worker] == pytest.approx(1.0)
 
 
 def test_messages_tokens_and_salts_are_their_own() -> None:

@@ -39,18 +39,6 @@ def test_blocks_are_matched_like_the_tokens_they_come_from() -> None:
     assert policy.select_worker(["w1", "w2"], blocks=hashes, dry_run=True).prompt_tokens == 160
 
 
-def test_a_block_counts_only_behind_what_came_before() -> None:
-    def prompt(*blocks: int) -> array[int]:
-        return array("I", [token for block in blocks for token in [block] * 16])
-
-    policy = CacheAware(seed=1, cache_threshold=0.1)
-    hold(policy, "w1", prompt(1, 2, 3, 4))
-    hold(policy, "w1", prompt(5, 9, 6, 7))
-    decision = policy.select_worker(["w1", "w2"], tokens=prompt(1, 9, 3, 4, 8))
-    assert (decision.key, decision.matched_tokens) == ("w1", 16)
-    policy.validate()
-
-
 # === load, hash and turn policies ===
 
 

@@ -7,10 +7,8 @@ from typing import Any
 
 import pytest
 
-import cachelb
 from cachelb import Decision, Pairs, Router
 from cachelb.policies import CacheAware, Session
-from cachelb.types import RequestArguments
 
 PROMPT = list(range(4096))
 POLICIES: dict[str, Callable[[], Any]] = {
@@ -60,15 +58,6 @@ def test_one_answer_keeps_the_prefix_for_all(policy: Callable[[], Any]) -> None:
     assert is_known(router)
     second.on_complete()
     assert is_known(router)
-
-
-@pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES)
-def test_a_batch_that_cannot_be_placed_leaves_nothing(policy: Callable[[], Any]) -> None:
-    router: Router[str] = Router(["a"], policy=policy(), seed=1)
-    requests: list[RequestArguments] = [{"tokens": PROMPT}, {"tokens": PROMPT}, {"tokens": PROMPT, "among": []}]
-    with pytest.raises(cachelb.NoWorkerAvailable):
-        router.select_batch(requests)
-    assert not is_known(router)
 
 
 def test_a_pair_and_a_retry_leave_nothing() -> None:

@@ -152,23 +152,6 @@ def test_a_restart_of_one_rank_leaves_the_others() -> None:
     assert matched(routed) == {"only#0": 16, "only#1": 0}
 
 
-def test_confirmed_and_expected_blocks_are_told_apart() -> None:
-    routed = router("a", clock=lambda: 0.0)
-    routed.apply_kv_events("a", batch(blocks(2)), seq=0)
-    under_way = routed.select_worker(tokens=PROMPT)
-    (seen,) = routed.explain(tokens=PROMPT).candidates
-    assert (seen.confirmed_blocks, seen.speculative_blocks) == ({"gpu": 2}, {"gpu": 4})
-    series = {family.name: family.rows for family in families(routed.stats())}
-    assert sorted(series["index_blocks"]) == [
-        (("a", "", "gpu", "confirmed"), 2),
-        (("a", "", "gpu", "speculative"), 4),
-    ]
-    routed.apply_kv_events("a", batch(blocks(6), ts=2.0), seq=1)
-    (seen,) = routed.explain(tokens=PROMPT).candidates
-    assert (seen.confirmed_blocks, seen.speculative_blocks) == ({"gpu": 6}, {})
-    under_way.on_complete()
-
-
 def test_bad_arguments_are_named() -> None:
     routed = router()
     with pytest.raises(cachelb.UnknownWorkerError, match='"x" is not registered'):

@@ -96,34 +96,6 @@ def test_an_engine_that_keeps_finding_less_is_believed_anew() -> None:
     fleet.router.validate()
 
 
-@pytest.mark.parametrize(
-    ("cached", "counts"),
-    [
-        (REUSABLE - 16, {}),
-        (REUSABLE + 16, {}),
-        (None, {}),
-        (0, {"prompt_tokens": 90}),
-    ],
-    ids=["a block less", "more", "not reported", "of another prompt"],
-)
-def test_reports_that_contradict_nothing_change_nothing(cached: int | None, counts: dict[str, int]) -> None:
-    fleet = Fleet()
-    fleet.learn()
-    for name in range(30, 37):
-        fleet.answer(cached, **counts)
-        fleet.say(other(name))
-    assert (fleet.believed, fleet.told.found_less) == (REUSABLE, 0)
-
-
-def test_an_engine_that_is_always_a_block_short_drafts_and_is_not_suspected() -> None:
-    fleet = Fleet()
-    fleet.learn()
-    for name in range(30, 40):
-        fleet.answer(REUSABLE - 16)
-        fleet.say(other(name))
-    assert (fleet.believed, fleet.told.found_less) == (REUSABLE - 16, 0)
-
-
 @pytest.mark.parametrize(("kind", "repairs"), [("cross_attention", 0), ("sliding_window", 1)])
 def test_only_groups_that_are_followed_say_what_is_found(kind: str, repairs: int) -> None:
     fleet = Fleet()

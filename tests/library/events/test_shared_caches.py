@@ -165,13 +165,6 @@ def test_a_hybrid_worker_resumes_where_all_groups_of_the_cache_can(place: str, e
     routed.validate()
 
 
-def test_a_state_that_the_cache_removed_resumes_nothing() -> None:
-    routed = hybrid("own", [6, 8])
-    for seq, (end, left) in enumerate([(8, 2), (6, 0)], start=1):
-        routed.apply_kv_events("store", batch(removed([end], group_idx=1)), seq=seq)
-        assert seen(routed)["a"] == (round(4 + 0.6 * left, 6), 4, left)
-
-
 def test_only_its_workers_read_and_feed_it() -> None:
     routed = router()
     routed.add_shared_cache("store", media=["cpu"], workers=["b", "c"])

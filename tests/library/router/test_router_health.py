@@ -59,16 +59,6 @@ def test_two_requests_given_up_in_a_row_make_a_worker_unreachable_until_a_token_
     assert states(router)["a"] == "ready"
 
 
-def test_a_token_in_between_clears_what_was_given_up(clock: ManualClock) -> None:
-    router = make(clock)
-    stream = router.select_worker(among=["a"], by_load=True)
-    stream.on_first_token()
-    for _ in range(5):
-        give_up(router, clock, "a")
-        stream.on_tokens(1)
-    assert states(router)["a"] == "ready"
-
-
 def test_a_worker_that_generates_for_others_is_not_silent(clock: ManualClock) -> None:
     router = make(clock)
     stream = router.select_worker(among=["a"], by_load=True)
@@ -233,23 +223,6 @@ def test_of_a_pair_the_worker_at_work_is_blamed(clock: ManualClock) -> None:
 # --- requests meanwhile ---
 
 
-def test_one_request_at_a_time_tries_it_after_pauses_that_double(clock: ManualClock) -> None:
-    router = make(clock, "a", "b")
-    give_up(router, clock, "a")
-    give_up(router, clock, "a")
-    for pause_s in (20.0, 40.0, 80.0, 160.0, 160.0):
-        clock.advance(pause_s - 0.01)
-        assert {router.select_worker(dry_run=True, by_load=True).key for _ in range(9)} == {"b"}
-        clock.advance(0.02)
-        candidates = {view.key: view.state for view in router.explain().candidates}
-        assert candidates == {"a": "available", "b": "available"}
-        tried = router.select_worker(among=["a"], by_load=True)
-        clock.advance(300.0)
-        assert {router.select_worker(by_load=True).key for _ in range(9)} == {"b"}, "one at a time"
-        tried.cancel()
-        assert states(router)["a"] == "unreachable"
-
-
 def test_if_all_are_unreachable_requests_go_as_if_none_were(clock: ManualClock) -> None:
     router = make(clock)
     for key in states(router):
@@ -359,43 +332,6 @@ def test_retries_of_different_prompts_find_the_broken_workers(clock: ManualClock
 
 
 # --- health checks, and restarts ---
-
-
-def test_an_answer_within_three_checks_or_a_token_keeps_a_worker(clock: ManualClock) -> None:
-    router = make(clock)
-    for answered in (False, False, True, False, False):
-        router.update_health("a", answered=answered)
-    answer(router, clock, "a")
-    router.update_health("a", answered=False)
-    router.update_health("a", answered=False)
-    assert states(router)["a"] == "ready"
-    router.update_health("a", answered=False)
-    assert states(router)["a"] == "unreachable"
-
-
-def test_a_worker_whose_page_alone_is_broken_serves_after_one_try(clock: ManualClock) -> None:
-    router = make(clock)
-    for _ in range(5):
-        router.update_health("a", answered=False)
-    answer(router, clock, "a")
-    for _ in range(9):
-        router.update_health("a", answered=False)
-    assert states(router)["a"] == "ready"
-    router.update_health("a", answered=True)
-    for _ in range(3):
-        router.update_health("a", answered=False)
-    assert states(router)["a"] == "unreachable"
-
-
-def test_a_page_that_was_silent_while_clients_gave_up_lets_one_request_try_at_once(clock: ManualClock) -> None:
-    router = make(clock, "a", "b")
-    router.update_health("a", answered=False)
-    give_up(router, clock, "a")
-    give_up(router, clock, "a")
-    router.update_health("a", answered=True)
-    assert states(router) == {"a": "ready", "b": "ready"}
-    held = [router.select_worker(by_load=True) for _ in range(9)]
-    assert [decision.key for decision in held].count("a") == 1
 
 
 def test_a_restart_drops_what_the_worker_held_and_what_failed(clock: ManualClock) -> None:

@@ -13,7 +13,7 @@ from tests.models.quiet_gateway import QuietGateway
 
 from cachelb import Router
 from cachelb.admission import AdmissionOptions
-from cachelb.policies import POLICIES, FleetView
+from cachelb.policies import POLICIES
 from cachelb.state import ZmqMesh
 from cachelb.state.options import megabytes
 from cachelb_lab.sim import FleetSpec, Incident, Signals, SimResult, Status, Workload, build, compare, simulate
@@ -206,33 +206,7 @@ def test_oracle_is_told_all_of_it_at_once(chats: Workload) -> None:
     assert (listener.queued, listener.cached) == (exact.queued, exact.cached)
 
 
-# === decisions ===
-
-
 # === sharing ===
-
-
-def known(result: SimResult) -> float:
-    """Return the share of the cached tokens that gateways knew of."""
-    assert result.finished.all()
-    both = np.minimum(result.predicted_tokens, result.cached_tokens)
-    return float(both.sum() / result.cached_tokens.sum())
-
-
-def fullest(fleet: FleetView) -> int:
-    """The worker that must compute the least of the prompt; of equals the one with the fewest requests."""
-    return int(np.lexsort((fleet.column("inflight"), fleet.column("uncached_tokens")))[0])
-
-
-@pytest.mark.parametrize("policy", ["adaptive", "cache-aware", "prefill-times-batch", Own(fullest)])
-def test_gateways_that_share_know_what_others_placed(policy: Any) -> None:
-    workload = build("prefix-10", seed=1, count=400)
-    one, alone, shared = (
-        simulate(workload, FLEET, policy, seed=1, gateways=count, sharing=sharing)
-        for count, sharing in ((1, False), (4, False), (4, True))
-    )
-    assert known(shared) > known(alone) + 0.5 * (known(one) - known(alone))
-    assert known(one) > known(alone) + 0.1
 
 
 def test_sharing_has_the_defaults_of_a_mesh() -> None:
@@ -295,27 +269,6 @@ def test_patience_without_sense_is_named(value: float, chats: Workload) -> None:
         replace(chats, abort_s=np.full(len(chats), value)).validate()
     with pytest.raises(ValueError, match=r"share must be (0 or more|a finite number), got (-1|inf)"):
         chats.impatient(value, 1.0)
-
-
-# === events ===
-
-
-def test_lost_events_are_replayed(chats: Workload) -> None:
-    result = simulate(chats, SMALL, "kv-aware", seed=1, signals=Signals(event_loss=0.2))
-    assert result.finished.all()
-    share = result.lost_messages.sum() / result.event_messages.sum()
-    assert 0.15 < share < 0.25
-    assert (result.replays > 0).all()
-    assert not result.resyncs.any()
-    lossless = simulate(chats, SMALL, "kv-aware", seed=1)
-    assert not lossless.lost_messages.any()
-    assert not lossless.replays.any()
-    dropped = simulate(chats, SMALL, "kv-aware", seed=1, signals=Signals(event_loss=0.2, replay_delay_s=None))
-    assert (dropped.resyncs > 0).all()
-    assert not dropped.replays.any()
-    off = [np.abs(each.predicted_tokens.astype(int) - each.cached_tokens).mean() for each in (result, dropped)]
-    assert off[0] < off[1]
-    assert not simulate(chats, SMALL, "kv-aware+oracle", seed=1, signals=Signals(event_loss=0.5)).lost_messages.any()
 
 
 def test_a_slowdown_holds_from_its_second_until_the_next() -> None:

@@ -236,6 +236,8 @@ def test_pages_without_samples_show_no_router(page: bytes) -> None:
 def test_labels_are_unescaped_and_bad_values_passed_over() -> None:
     figures = read_page(
         b'cachelb_inflight{worker="a\\"b\\\\c\\nd",dp_rank="1"} 2\n'
+        b'cachelb_worker_state{worker="a\\"b\\\\c\\nd",dp_rank="1",state="failing"} 1\n'
+        b'cachelb_worker_state{worker="a\\"b\\\\c\\nd",dp_rank="1",state="ready"} 0\n'
         b'cachelb_inflight{worker="x"} NaN\n'
         b'cachelb_inflight{worker="y"} many\n'
         b'cachelb_inflight{worker="z"} +Inf\ncachelb_requests_total{outcome="failed"} -1e400\n'
@@ -245,7 +247,7 @@ def test_labels_are_unescaped_and_bad_values_passed_over() -> None:
     )
     assert figures is not None
     (worker,) = figures.workers
-    assert (worker.worker, worker.dp_rank, worker.inflight) == ('a"b\\c\nd', "1", 2)
+    assert (worker.worker, worker.dp_rank, worker.inflight, worker.state) == ('a"b\\c\nd', "1", 2, "failing")
     assert figures.requests == {"completed": 5}
     assert figures.select_seconds(0.25) == 0.1
     assert figures.as_dict()["select_seconds"] == {"p50": None, "p99": None}

@@ -112,15 +112,35 @@ async def test_certificate_protects_the_port_and_another_one_takes_its_place(tmp
         assert [await connects(port, folder) for folder in folders] == [False, True]
 
 
+class Counted(Certificate):
+    """A certificate that counts how often its files are read."""
+
+    reads = 0
+
+    def read(self) -> Any:
+        Counted.reads += 1
+        return super().read()
+
+
+async def read_again() -> None:
+    """Wait until the files were read, and reported on, since now."""
+    before = Counted.reads
+    await until(lambda: Counted.reads > before + 2)
+
+
 @in_loop
 async def test_files_of_a_certificate_are_watched(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     shown, _ = certificate(tmp_path)
-    read = Certificate(tmp_path / "cert.pem", tmp_path / "key.pem")
+    read = Counted(tmp_path / "cert.pem", tmp_path / "key.pem")
     async with EndpointPicker(Router(URLS, seed=1)) as picker:
         port = await picker.start("127.0.0.1:0", certificate=read)
         watching = asyncio.create_task(watch(picker, read, interval_s=0.01))
         shown.write_text("-----BEGIN", "utf-8")
         await until(lambda: "the certificate was not replaced: cannot read the certificate" in caplog.text)
+        await read_again()
+        logged = len(caplog.records)
+        await read_again()
+        assert len(caplog.records) == logged, "once"
         certificate(tmp_path)
         expected = ssl.PEM_cert_to_DER_cert(shown.read_text("utf-8"))
 

@@ -54,61 +54,6 @@ fn pick(rule: &BoundaryLearning, scene: &Scene) -> (usize, Reason) {
 }
 
 #[test]
-fn a_request_is_learned_at_the_end_of_every_message() {
-    // Messages end at tokens 256, 306, 406 and 446.
-    let ends = [16, 19, 25, 27];
-    for (multi_depth, routes) in [(true, 4), (false, 1)] {
-        let mut rule = learner(BoundaryLearningOptions {
-            multi_depth,
-            ..BoundaryLearningOptions::default()
-        });
-        let turn = scene(&[0; 4], path(0, 0, 1, 27), &ends);
-        serve(&mut rule, &turn, 2);
-        assert_eq!(rule.routes(), routes);
-        // Another question behind the system prompt, the next turn, and a history cut after 406 tokens.
-        for shared in [16, 25, 27] {
-            let other = scene(&[0; 4], path(shared, 1, 2, shared + 5), &[16]);
-            assert_eq!(pick(&rule, &other), (2, Reason::Prefix), "{shared} shared");
-        }
-        let stranger = scene(&[0; 4], path(15, 1, 3, 27), &ends);
-        assert_eq!(pick(&rule, &stranger).1, Reason::Hash);
-    }
-}
-
-#[test]
-fn the_deepest_route_decides() {
-    let mut rule = learner(BoundaryLearningOptions::default());
-    serve(&mut rule, &scene(&[0; 4], path(0, 0, 1, 20), &[16, 20]), 0);
-    let branch = scene(&[0; 4], path(16, 1, 2, 24), &[20, 24]);
-    serve(&mut rule, &branch, 3);
-    let mut deeper = branch.clone();
-    let more = path(0, 0, 9, 6);
-    deeper.blocks.as_mut().unwrap().extend(more);
-    assert_eq!(pick(&rule, &deeper), (3, Reason::Prefix));
-    let sibling = scene(&[0; 4], path(16, 1, 5, 30), &[]);
-    assert_eq!(pick(&rule, &sibling), (0, Reason::Prefix));
-}
-
-#[test]
-fn a_boundary_is_learned_once_and_without_any_a_prefix_of_fixed_length_stands_in() {
-    let cases: [(&[u32], u32, &[u32]); 5] = [
-        (&[16, 16, 19], 27, &[16, 19]),
-        (&[0, 3, 27], 27, &[3, 27]),
-        (&[], 27, &[8]),
-        (&[], 5, &[5]),
-        (&[40], 27, &[8]),
-    ];
-    for (ends, blocks, expected) in cases {
-        let mut rule = learner(BoundaryLearningOptions::default());
-        let asked = scene(&[0; 4], path(0, 0, 1, u64::from(blocks)), ends);
-        serve(&mut rule, &asked, 1);
-        let learned = rule.depths(&asked.view());
-        assert_eq!(learned, expected, "{ends:?} of {blocks}");
-        assert_eq!(rule.routes(), expected.len());
-    }
-}
-
-#[test]
 fn boundaries_before_the_least_length_are_left_out() {
     let mut rule = learner(BoundaryLearningOptions {
         min_prefix_boundary_tokens: 64,

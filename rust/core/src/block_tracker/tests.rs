@@ -201,16 +201,3 @@ fn positional_trackers_refuse_what_they_cannot_do() {
     let result = tracker.edit().record("a", &[], Some(Millis(1)));
     assert_eq!(result, Err(Error::Unsupported("a time to live")));
 }
-
-#[test]
-fn settings_out_of_range_are_refused() {
-    let config = TrackerConfig {
-        max_blocks_per_worker: 0,
-        ..TrackerConfig::default()
-    };
-    let error = BlockTracker::new(config).unwrap_err();
-    assert_eq!(
-        error.to_string(),
-        "max_blocks_per_worker must be at least 1, got 0"
-    );
-}

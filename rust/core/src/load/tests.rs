@@ -48,28 +48,6 @@ fn pairs_and_outputs(book: &LoadBook, id: WorkerId) -> (u64, u64) {
 }
 
 #[test]
-fn every_event_moves_the_columns_of_the_table() {
-    let (mut book, w) = one();
-    let id = book.book(w, work(100, 36), T0).unwrap();
-    assert_eq!(row(&book, w), (1, 36, 0));
-    assert_eq!(pairs_and_outputs(&book, w), (100 * 100 - 64 * 64, 0));
-    assert_eq!(book.loads.get(w).unwrap().prompt_blocks, 6);
-    assert!(book.first_token(id, T0));
-    assert_eq!(row(&book, w), (1, 0, 6));
-    assert_eq!(pairs_and_outputs(&book, w), (0, 0));
-    assert_eq!(book.loads.get(w).unwrap().prompt_blocks, 0);
-    assert!(book.tokens(id, 11, T0));
-    assert_eq!(row(&book, w), (1, 0, 6));
-    assert!(book.tokens(id, 1, T0));
-    assert_eq!(row(&book, w), (1, 0, 7));
-    assert_eq!(pairs_and_outputs(&book, w), (0, 1));
-    assert_eq!(book.close(id), Some(Phase::Decoding));
-    assert_eq!(row(&book, w), (0, 0, 0));
-    assert_eq!(pairs_and_outputs(&book, w), (0, 0));
-    book.validate().unwrap();
-}
-
-#[test]
 fn the_first_prompt_in_line_is_computed_since_it_came_or_the_one_before_it_was_done() {
     let (mut book, w) = one();
     let since = |book: &LoadBook| book.loads.get(w).unwrap().head_since.0;
@@ -163,39 +141,6 @@ fn the_count_at_the_end_stands_for_tokens_nobody_told_of() {
 }
 
 #[test]
-fn a_closed_booking_answers_nothing_even_after_its_entry_is_reused() {
-    let (mut book, w) = one();
-    let first = book.book(w, work(32, 32), T0).unwrap();
-    assert_eq!(book.close(first), Some(Phase::Booked));
-    assert_eq!(book.loads.get(w).unwrap().prompt_blocks, 0);
-    let second = book.book(w, work(48, 48), T0).unwrap();
-    assert_eq!(second.entry, first.entry);
-    assert_eq!(book.close(first), None);
-    assert!(!book.first_token(first, T0));
-    assert!(!book.tokens(first, 100, T0));
-    assert_eq!(row(&book, w), (1, 48, 0));
-    assert_eq!(book.bookings.phase(first), None);
-    assert_eq!(book.bookings.phase(second), Some(Phase::Booked));
-}
-
-#[test]
-fn late_calls_of_a_removed_worker_leave_its_successor_alone() {
-    let (mut book, old, new) = (LoadBook::default(), worker(3, 0), worker(3, 1));
-    book.add_worker(old);
-    let late = book.book(old, work(64, 64), T0).unwrap();
-    book.remove_worker(old);
-    book.add_worker(new);
-    let live = book.book(new, work(16, 16), T0).unwrap();
-    assert!(book.first_token(late, T0));
-    assert_eq!(book.close(late), Some(Phase::Decoding));
-    assert_eq!(row(&book, new), (1, 16, 0));
-    book.close(live);
-    assert_eq!(row(&book, new), (0, 0, 0));
-    assert!(book.book(old, work(1, 1), T0).is_err());
-    book.validate().unwrap();
-}
-
-#[test]
 fn the_sweep_closes_only_what_shows_no_sign_of_life() {
     let (mut book, w) = one();
     let silent = book.book(w, work(16, 16), Millis(10)).unwrap();
@@ -211,31 +156,6 @@ fn the_sweep_closes_only_what_shows_no_sign_of_life() {
     assert_eq!(book.bookings.phase(silent), None);
     assert_eq!(book.bookings.phase(streaming), Some(Phase::Decoding));
     book.validate().unwrap();
-}
-
-#[test]
-fn reports_and_weights_refuse_what_a_rule_could_not_use() {
-    let (mut book, w) = one();
-    let places: [fn(&mut Report) -> &mut columns::Known; 3] = [
-        |report| &mut report.kv_usage,
-        |report| &mut report.queued_tokens,
-        |report| &mut report.prefill_tps,
-    ];
-    for bad in [f64::NAN, f64::INFINITY, -0.1] {
-        for place in places {
-            let mut report = Report::default();
-            *place(&mut report) = Some(bad).into();
-            assert!(book.loads.set_report(w, report).is_err());
-        }
-        assert!(book.loads.set_weight(w, bad).is_err());
-    }
-    assert!(book.loads.set_weight(w, 0.0).is_err());
-    assert!(book.loads.set_weight(worker(9, 0), 1.0).is_err());
-    let full = Report {
-        kv_usage: Some(1.0).into(),
-        ..Report::default()
-    };
-    book.loads.set_report(w, full).unwrap();
 }
 
 fn named(path: &[u8]) -> Vec<SequenceHash> {

@@ -2,7 +2,7 @@
 
 use super::{depth, index, path, worker};
 use crate::ids::{Medium, Millis, SequenceHash};
-use crate::index::{BlockIndex, Matcher, Overlaps, Reach};
+use crate::index::{BlockIndex, Matcher, Overlaps};
 use crate::rng::Rng;
 
 fn chain(len: u64) -> Vec<SequenceHash> {
@@ -46,118 +46,10 @@ fn confirmations_bit_by_bit_leave_one_run_and_count_each_block_once() {
 }
 
 #[test]
-fn what_is_not_confirmed_in_time_goes_and_what_is_stays() {
-    let mut index = index(1000);
-    let blocks = chain(20);
-    index
-        .expect(worker(0), &blocks, 0, None, Some(Millis(100)))
-        .unwrap();
-    gpu(&mut index, &blocks[..8]);
-    assert_eq!(index.expire(Millis(100)), 12);
-    index.validate().unwrap();
-    assert_eq!(counts(&index), [8, 0, 0, 0]);
-    assert_eq!(depth(&index, &blocks, 0), 8);
-}
-
-#[test]
-fn shared_speculative_blocks_stay_until_the_later_deadline() {
-    let mut index = index(1000);
-    let (long, short) = (chain(20), chain(12));
-    for (blocks, deadline) in [(&long, 100), (&short, 300), (&short, 200)] {
-        index
-            .expect(worker(0), blocks, 4, None, Some(Millis(deadline)))
-            .unwrap();
-    }
-    index.validate().unwrap();
-    assert_eq!(index.expire(Millis(100)), 8);
-    assert_eq!(counts(&index), [0, 12, 0, 0]);
-    assert_eq!(index.expire(Millis(299)), 0);
-    assert_eq!(index.expire(Millis(300)), 12);
-    assert!(index.is_empty());
-}
-
-#[test]
-fn expected_blocks_are_held_from_their_depth_on_and_within_the_capacity() {
-    let mut index = index(30);
-    let blocks = chain(50);
-    gpu(&mut index, &blocks[..10]);
-    let held = index.expect(worker(0), &blocks, 10, None, None);
-    assert_eq!(held, Ok(20));
-    assert_eq!(counts(&index), [10, 20, 0, 0]);
-    assert_eq!(depth(&index, &blocks, 0), 30);
-    // Nothing beyond the confirmed blocks: no trace of it.
-    let before = index.memory_bytes();
-    assert_eq!(index.expect(worker(0), &blocks[..8], 8, None, None), Ok(0));
-    assert_eq!(index.memory_bytes(), before);
-    index.validate().unwrap();
-}
-
-#[test]
-fn an_announcement_behind_an_evicted_parent_is_an_orphan() {
-    let mut index = index(1000);
-    let blocks = chain(20);
-    gpu(&mut index, &blocks[..10]);
-    index.evict_worker(worker(0), 5).unwrap();
-    let held = index.announce(worker(0), Some(blocks[9]), &blocks[10..], Medium::Gpu, None);
-    assert_eq!(held, Ok(0));
-    assert_eq!(index.stats().orphans, 1);
-    assert_eq!((index.len(), counts(&index)), (5, [5, 0, 0, 0]));
-    assert!(!index.chains().holds(worker(0), blocks[10], Medium::Gpu));
-    assert!(index.chains().holds(worker(0), blocks[4], Medium::Gpu));
-}
-
-#[test]
 fn announced_chains_leave_the_index_without_claims() {
     let mut index = index(1000);
     gpu(&mut index, &chain(20));
     assert!(!index.held.shape.claims);
-}
-
-#[test]
-fn a_removal_from_device_memory_takes_what_was_on_its_way_there() {
-    let mut index = index(1000);
-    let blocks = chain(10);
-    index.expect(worker(0), &blocks, 0, None, None).unwrap();
-    gpu(&mut index, &blocks[..6]);
-    let removed = index.remove(worker(0), &blocks[4..8], Some(Medium::Gpu));
-    assert_eq!(removed, Ok(2));
-    assert_eq!(counts(&index), [4, 2, 0, 0]);
-    assert_eq!(index.stats().unknown_removals, 0);
-    index.validate().unwrap();
-    // The hole in the middle is one run, between held and expected blocks.
-    assert!(index.held.nodes.iter().count() <= 3);
-}
-
-#[test]
-fn each_medium_continues_where_the_faster_one_ended() {
-    let mut index = index(1000);
-    let blocks = chain(20);
-    let mut put = |medium, from: usize, to: usize| {
-        let parent = from.checked_sub(1).map(|at| blocks[at]);
-        let stored = index.announce(worker(0), parent, &blocks[from..to], medium, None);
-        assert_eq!(stored, Ok((to - from) as u32));
-    };
-    put(Medium::Gpu, 0, 4);
-    put(Medium::Cpu, 4, 10);
-    put(Medium::Disk, 6, 12);
-    index
-        .expect(worker(0), &blocks[..7], 4, None, None)
-        .unwrap();
-    let mut out = Overlaps::default();
-    index.overlaps(&blocks, &mut out);
-    assert_eq!((out.depth(0), out.confirmed(0)), (12, 4));
-    let believed = Reach {
-        gpu: 7,
-        cpu: (7, 10),
-        disk: (10, 12),
-    };
-    assert_eq!(index.media(&out, 0), believed);
-    // After a change the answer no longer fits the runs.
-    index.clear(worker(0)).unwrap();
-    index
-        .announce(worker(0), None, &blocks[..1], Medium::Disk, None)
-        .unwrap();
-    assert_eq!(index.media(&out, 0), Reach::on_device(4));
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use cachelb_core::error::Error;
 use cachelb_core::ids::Millis;
-use cachelb_policy::{Compare, LeastLoaded, PowerOfTwo, Random, Reason, RoundRobin, Rule};
+use cachelb_policy::{Compare, LeastLoaded, PowerOfTwo, Random, RoundRobin, Rule};
 
 use crate::selector::*;
 
@@ -131,42 +131,6 @@ fn duplicates_and_nobody_ready_are_refused_without_booking() {
 }
 
 #[test]
-fn engines_that_sleep_are_passed_over_and_a_late_report_changes_none() {
-    let mut s = selector(Box::new(RoundRobin::new(true)));
-    let names: Vec<std::sync::Arc<str>> = ["a", "b"].map(Into::into).into();
-    let report = |at| cachelb_core::load::Report {
-        at: Millis(at),
-        ..cachelb_core::load::Report::NONE
-    };
-    s.workers_mut()
-        .set_report(&names, &report(10), Millis(10))
-        .unwrap();
-    let asleep = [Some(Sleep::Asleep), None];
-    let lost = s
-        .workers_mut()
-        .set_sleep(&names, &asleep, Millis(9), Millis(11));
-    assert_eq!(lost, 0, "it came late");
-    let lost = s
-        .workers_mut()
-        .set_sleep(&names, &asleep, Millis(10), Millis(11));
-    let again = s
-        .workers_mut()
-        .set_sleep(&names, &asleep, Millis(11), Millis(11));
-    assert_eq!((lost, again), (1, 0));
-    let picks: Vec<String> = (0..4).map(|_| pick(&mut s, &["a", "b"])).collect();
-    assert_eq!(picks, ["b"; 4]);
-    assert_eq!(pick(&mut s, &["a"]), "a", "there is no other");
-    let mut offers = offers(&["a", "b"]);
-    s.select(&mut offers, &Request::default()).unwrap();
-    assert_eq!(offers[0].eligibility, Eligibility::Asleep);
-    let awake = [Some(Sleep::Awake); 2];
-    s.workers_mut()
-        .set_sleep(&names, &awake, Millis(12), Millis(12));
-    let picks: Vec<String> = (0..4).map(|_| pick(&mut s, &["a", "b"])).collect();
-    assert!(picks.contains(&"a".to_owned()));
-}
-
-#[test]
 fn a_draining_worker_is_listed_as_such_and_a_dry_run_registers_none() {
     let (mut s, request) = (
         selector(Box::new(LeastLoaded::default())),
@@ -204,20 +168,6 @@ fn a_worker_that_fails_its_health_check_is_not_picked_until_it_passes_or_is_anot
 }
 
 #[test]
-fn one_candidate_is_booked_under_its_own_reason() {
-    let mut s = selector(Box::new(LeastLoaded::default()));
-    let mut list = offers(&["a"]);
-    let request = Request {
-        prompt_tokens: 40,
-        ..Request::default()
-    };
-    let pick = s.select(&mut list, &request).unwrap();
-    assert_eq!(pick.reason, Reason::OnlyOne);
-    let load = s.book().loads.get(list[0].id.unwrap()).unwrap();
-    assert_eq!(load.pending_prefill_tokens, 40);
-}
-
-#[test]
 fn workers_absent_for_long_are_forgotten_and_memory_stays_bounded() {
     let mut s = selector(Box::new(LeastLoaded::default()));
     for i in 0..20_000 {
@@ -243,19 +193,6 @@ fn two_pools_in_turn_keep_each_other() {
         (s.fleet().ids().len(), s.ledger().counters.forgotten),
         (302, 0)
     );
-}
-
-#[test]
-fn silent_bookings_expire() {
-    let mut s = selector(Box::new(LeastLoaded::default()));
-    pick(&mut s, &["a", "b"]);
-    let late = Request {
-        now: Millis(3_600_002),
-        ..Request::default()
-    };
-    s.select(&mut offers(&["a", "b"]), &late).unwrap();
-    let expired = s.ledger().counters.endings[Ending::Expired as usize];
-    assert_eq!((s.book().bookings.len(), expired), (1, 1));
 }
 
 #[test]

@@ -23,24 +23,6 @@ mod random;
 mod threads;
 
 #[test]
-fn two_go_to_two_workers_and_the_third_at_the_first_token_of_one() {
-    let mut door = Door::least_loaded(2, &gate(Some(1), None));
-    let first = door.goes(&of(100));
-    let second = door.goes(&of(100));
-    assert_ne!(first.offer, second.offer);
-    let third = door.waits(&of(100));
-    assert_eq!(door.after(&second), [third]);
-}
-
-#[test]
-fn an_idle_worker_takes_a_prompt_longer_than_the_bound_and_then_nothing() {
-    let mut door = Door::least_loaded(1, &gate(None, Some(4000)));
-    let long = door.goes(&of(100_000));
-    let next = door.waits(&of(1));
-    assert_eq!(door.after(&long), [next]);
-}
-
-#[test]
 fn what_is_computed_and_not_known_of_yet_may_be_pending_beyond_the_bounds() {
     let settings = GateSettings {
         lag_ms: 500.0,
@@ -103,24 +85,6 @@ fn why_of<T>(outcome: &Result<T>) -> &'static str {
 }
 
 #[test]
-fn waiting_makes_up_for_length() {
-    for (ageing_tokens_per_s, is_old_first) in [(500, true), (0, false)] {
-        let order = Order::ShortestUncached {
-            ageing_tokens_per_s,
-        };
-        let settings = gate(Some(1), None);
-        let mut door = Door::least_loaded(1, &GateSettings { order, ..settings });
-        let blocking = door.goes(&of(1));
-        let old = door.waits(&of(8000));
-        door.now = Millis(12_000);
-        let short = door.waits(&of(3000));
-        door.now = Millis(15_000);
-        let expected = if is_old_first { old } else { short };
-        assert_eq!(door.after(&blocking), [expected]);
-    }
-}
-
-#[test]
 fn a_prefix_that_is_cached_meanwhile_counts() {
     let shared: Vec<SequenceHash> = (1..=125).map(SequenceHash).collect();
     for is_shared in [true, false] {
@@ -154,24 +118,6 @@ fn a_prefix_that_is_cached_meanwhile_counts() {
 }
 
 #[test]
-fn one_that_is_bound_to_a_full_worker_holds_up_nobody_and_keeps_its_place() {
-    let mut door = Door::least_loaded(2, &gate(Some(1), None));
-    let only_a = Asked {
-        barred: [false, true, true],
-        ..of(1)
-    };
-    let (a, b) = (door.goes(&only_a), door.goes(&of(1)));
-    let only_b = Asked {
-        barred: [true, false, true],
-        ..of(1)
-    };
-    let (bound, free) = (door.waits(&only_a), door.waits(&only_b));
-    assert_eq!(door.after(&b), [free]);
-    door.waits(&of(1));
-    assert_eq!(door.after(&a), [bound]);
-}
-
-#[test]
 fn a_thousand_that_give_up_leave_nothing() {
     let mut door = Door::least_loaded(1, &gate(Some(1), None));
     let blocking = door.goes(&of(10));
@@ -196,65 +142,6 @@ fn a_thousand_that_give_up_leave_nothing() {
     assert_eq!(door.selector.book().bookings.len(), 1);
     door.selector.validate().expect("counts agree");
     door.goes(&of(1));
-}
-
-#[test]
-fn a_tenant_of_weight_2_is_released_twice_as_often() {
-    let settings = GateSettings {
-        is_fair: true,
-        weights: vec![(Tenant(1), 2.0)],
-        ..gate(Some(1), None)
-    };
-    let mut door = Door::least_loaded(1, &settings);
-    let mut pick = door.goes(&of(1));
-    let mut tenants = Vec::new();
-    for n in 0..600 {
-        let tenant = 1 + n % 2;
-        let asked = Asked { tenant, ..of(100) };
-        door.waits(&asked);
-        tenants.push(tenant);
-    }
-    let mut turns = [0; 3];
-    for _ in 0..300 {
-        door.first_token(&pick);
-        let [(number, next)] = door.released()[..] else {
-            panic!("one goes for each that ends");
-        };
-        turns[tenants[number as usize - 1] as usize] += 1;
-        pick = next;
-    }
-    assert!((199..=201).contains(&turns[1]), "{turns:?}");
-}
-
-#[test]
-fn one_that_answers_after_its_deadline_is_not_booked_and_the_next_is_called() {
-    let mut door = Door::least_loaded(1, &gate(Some(1), None));
-    let blocking = door.goes(&of(1));
-    let until = Some((Millis(100), true));
-    let late = door.waits(&Asked { until, ..of(1) });
-    let next = door.waits(&of(1));
-    door.first_token(&blocking);
-    assert_eq!(door.call_next(true), [late]);
-    door.now = Millis(100);
-    let refused = door.try_again(late, false);
-    let Err(Error::Overloaded { why, .. }) = refused else {
-        panic!("{refused:?}");
-    };
-    assert_eq!(why, "deadline passed");
-    assert_eq!(door.selector.book().bookings.len(), 1);
-    assert_eq!(door.call_next(false), [next]);
-}
-
-#[test]
-fn a_closed_gate_refuses_newcomers_and_serves_who_waits() {
-    let mut door = Door::least_loaded(1, &gate(Some(1), None));
-    let blocking = door.goes(&of(1));
-    let waits = door.waits(&of(1));
-    let gates = door.selector.gates_mut();
-    gates.get_mut(GATE).expect("open").close();
-    let (_, refused) = door.arrive(&of(1), true);
-    assert!(matches!(refused, Err(Error::Overloaded { why, .. }) if why == "shutting down"));
-    assert_eq!(door.after(&blocking), [waits]);
 }
 
 #[test]

@@ -215,23 +215,6 @@ fn entry(number: u64, tenant: u64, class: u32) -> Entry {
 }
 
 #[test]
-fn tenants_of_weights_2_and_1_take_two_turns_of_three() {
-    let mut queue = Queue::new(Order::Fcfs, true, 1000);
-    queue.tenants_mut().set_weight(Tenant(1), 2.0);
-    for n in 0..600 {
-        queue.push(entry(n, 1 + n % 2, 0), ());
-    }
-    let mut turns = [0; 3];
-    for _ in 0..300 {
-        let next = queue.next(Millis(600), |_| true, |entry, ()| Some(entry.tokens));
-        let (entry, ()) = next.and_then(|ticket| queue.remove(ticket)).expect("waits");
-        queue.tenants_mut().charge(entry.tenant, entry.tokens);
-        turns[entry.tenant.0 as usize] += 1;
-    }
-    assert!((199..=201).contains(&turns[1]), "{turns:?}");
-}
-
-#[test]
 fn a_release_costs_no_more_with_many_that_wait() {
     let mut queue = Queue::new(Order::Fcfs, true, 100_000);
     for n in 0..100_000_u64 {

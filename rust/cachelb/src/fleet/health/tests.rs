@@ -167,16 +167,6 @@ fn one_request_at_a_time_tries_it_after_pauses_that_double() {
 }
 
 #[test]
-fn an_answered_page_ends_what_silent_pages_began() {
-    let mut health = silent(3);
-    health.blame(GIVE_UP, BREAKER, Millis(10));
-    health.blame(GIVE_UP, BREAKER, Millis(11));
-    (0..3).for_each(|at| health.blame(FAILURE, BREAKER, Millis(at)));
-    health.page_answered(1, Millis(12));
-    assert!(!health.is_out(Millis(12)) && health.silence().is_none());
-}
-
-#[test]
 fn an_answered_page_shows_nothing_of_requests_that_wait_unless_it_was_silent_itself() {
     let tripped = blamed(GIVE_UP, 0..2);
     let mut hung = tripped;
@@ -193,22 +183,6 @@ fn an_answered_page_shows_nothing_of_requests_that_wait_unless_it_was_silent_its
         health.tried(id(0), BREAKER, Millis(50));
         assert!(health.is_out(Millis(51)), "one at a time");
     }
-}
-
-#[test]
-fn a_page_that_is_silent_while_the_worker_serves_counts_again_once_it_answers() {
-    let mut health = silent(3);
-    health.answered(Millis(10));
-    (0..9).for_each(|_| health.page_failed(BREAKER, Millis(11)));
-    assert_eq!(health.silence(), None);
-    health.page_answered(1, Millis(12));
-    (0..3).for_each(|_| health.page_failed(BREAKER, Millis(13)));
-    assert_eq!(health.silence(), Some(Silence::Page));
-    health.is_there(BREAKER);
-    assert!(
-        !health.is_out(Millis(14)),
-        "an answer with 400 is an answer"
-    );
 }
 
 #[test]

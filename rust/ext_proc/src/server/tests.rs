@@ -471,58 +471,6 @@ fn unfinished_bodies_are_held_up_to_a_bound_on_all_of_them() {
 }
 
 #[test]
-fn three_hundred_streams_that_end_anywhere_leave_nothing_booked() {
-    let service = Service::new(Options::default());
-    service.runtime.block_on(async {
-        let mut tasks = Vec::new();
-        for number in 0..300_usize {
-            let mut client = ExternalProcessorClient::new(service.channel.clone());
-            tasks.push(tokio::spawn(async move {
-                let served = [A, B, FULL, "10.9.9.9:1"][number % 4];
-                let status = ["200", "404", "429", "503"][number / 4 % 4];
-                let messages = [
-                    request(&[], false),
-                    request_body(b"{", false),
-                    request_body(b"}", true),
-                    with_served(response(&[(":status", status)], false), served),
-                    response_body(b"{", false),
-                    response_body(b"}", true),
-                ];
-                let (sent, receiver) = mpsc::channel(6);
-                let count = number % 7;
-                for message in messages.into_iter().take(count) {
-                    sent.send(message).await.expect("has room");
-                }
-                let replies = client.process(ReceiverStream::new(receiver)).await;
-                let mut replies = replies.expect("opens").into_inner();
-                if count > 2 && number % 3 > 0 {
-                    let first = replies.message().await.expect("no error").expect("a pick");
-                    assert!(show(&first).contains(" to="));
-                }
-                if number % 2 == 0 {
-                    drop(sent);
-                    while replies.message().await.expect("no error").is_some() {}
-                }
-            }));
-        }
-        for task in tasks {
-            timeout(DEADLINE, task)
-                .await
-                .expect("in time")
-                .expect("no panic");
-        }
-    });
-    service.settle();
-    let calls = service.fake.calls();
-    let of = |start: &str| calls.iter().filter(|call| call.starts_with(start)).count();
-    assert_eq!(
-        of("pick") + of("book"),
-        of("cancel") + of("error") + of("complete")
-    );
-    assert!(of("complete") > 0 && of("error 429") > 0 && of("book") > 0);
-}
-
-#[test]
 fn what_is_wrong_is_named_at_the_start() {
     let service = Service::new(Options::default());
     let address = format!("127.0.0.1:{}", service.started.port());

@@ -175,22 +175,6 @@ fn a_crash_loses_everything() {
     engine.validate().unwrap();
 }
 
-#[test]
-fn settings_outside_their_range_are_named() {
-    let changes: [(fn(&mut EngineSettings), _); 4] = [
-        (|bad| bad.kv_blocks = 0, "kv_blocks"),
-        (|bad| bad.block_size = 0, "block_size"),
-        (|bad| bad.max_num_seqs = 0, "max_num_seqs"),
-        (|bad| bad.watermark = 1.0, "watermark"),
-    ];
-    for (change, name) in changes {
-        let mut bad = settings(1);
-        change(&mut bad);
-        let error = Engine::new(bad, a_second()).unwrap_err().to_string();
-        assert!(error.starts_with(name), "{error}");
-    }
-}
-
 proptest! {
     /// Any requests: every one gets all its tokens, blocks never exceed the cache, and the recount agrees.
     #[test]

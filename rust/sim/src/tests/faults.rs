@@ -124,22 +124,3 @@ fn a_worker_that_comes_back_is_followed_from_its_first_message() {
         assert!(out.status.iter().all(|s| *s == Status::Finished));
     }
 }
-
-#[test]
-fn settings_outside_their_range_are_named() {
-    let w = churn();
-    let changes: [(fn(&mut Options), _); 2] = [
-        (|bad| bad.event_loss = 1.5, "event_loss"),
-        (|bad| bad.replay_delay = Some(-1.0), "replay_delay"),
-    ];
-    for (change, name) in changes {
-        let mut options = at_once();
-        change(&mut options);
-        let mut gateway = run::InTurn::new(2);
-        let error = Run::new(&w, &fleet(2, 12), &mut gateway, &options).unwrap_err();
-        assert!(error.to_string().contains(name), "{error}");
-    }
-    let mut hasty = churn();
-    hasty.abort = vec![-1.0; hasty.len()];
-    assert!(hasty.check().unwrap_err().to_string().contains("abort"));
-}

@@ -288,58 +288,10 @@ fn a_prompt_resumes_at_the_deepest_place_that_all_groups_accept() {
     }
 }
 
-/// Serves a prompt after the other; returns what was cached of each.
-fn served(layout: &CacheLayout, kv_blocks: u32, rows: &[(Vec<u64>, u32, u32)]) -> Vec<u32> {
-    let mut prompts = Prompts::default();
-    let ids: Vec<u32> = rows
-        .iter()
-        .map(|row| prompts.add(row.0.iter().copied()))
-        .collect();
-    let settings = EngineSettings {
-        block_size: layout.hash_block(),
-        max_num_batched_tokens: 2_048,
-        cache_layout: Some(Arc::new(layout.clone())),
-        ..settings(kv_blocks)
-    };
-    let mut engine = Engine::new(settings, a_second()).unwrap();
-    let mut out = Vec::new();
-    for (id, (_, prompt, output)) in ids.iter().zip(rows) {
-        engine.enqueue(job(*id, *prompt, *output));
-        while !is_idle(&engine) {
-            engine.begin_step(&prompts);
-            engine.end_step(&prompts, &mut out);
-            engine.validate().unwrap();
-        }
-    }
-    let cached = |output: &Output| match *output {
-        Output::Admitted { cached_tokens, .. } => Some(cached_tokens),
-        _ => None,
-    };
-    out.iter().filter_map(cached).collect()
-}
-
 /// Names of blocks that share the first `shared` with family 0.
 fn names(family: u64, shared: u64, blocks: u64) -> Vec<u64> {
     let of = |at: u64| if at < shared { 0 } else { family };
     (0..blocks).map(|at| of(at) * 1_000 + at).collect()
-}
-
-#[test]
-fn the_first_prompt_that_parts_misses_and_the_next_one_hits() {
-    let windows = layout(&[(WINDOW, 32), (FULL, 32)]);
-    let rows = [(1, 300), (2, 300), (3, 300), (3, 300)];
-    let rows = rows.map(|(family, tokens)| (names(family, 6, 9), tokens, 1));
-    assert_eq!(served(&windows, 1_000, &rows), [0, 0, 192, 288]);
-}
-
-#[test]
-fn generated_tokens_are_held_and_not_resumed() {
-    let rows = [(names(1, 0, 10), 100, 200), (names(1, 0, 10), 320, 1)];
-    let windows = layout(&[(WINDOW, 32), (FULL, 32)]);
-    assert_eq!(served(&windows, 1_000, &rows), [0, 96]);
-    let rows = [(names(1, 0, 5), 100, 200), (names(1, 0, 5), 320, 1)];
-    let states = layout(&[(GroupKind::Mamba, 64), (FULL, 64)]);
-    assert_eq!(served(&states, 1_000, &rows), [0, 64]);
 }
 
 #[test]
@@ -367,40 +319,4 @@ fn a_state_that_a_pass_begins_to_compute_is_resumed_from_in_the_next() {
         cached_tokens: 192,
     };
     assert!(out.contains(&second), "{out:?}");
-}
-
-#[test]
-fn groups_that_do_not_go_together_are_refused() {
-    let new = |groups: &[(GroupKind, u32)], retention, eagle| {
-        let groups: Vec<_> = groups
-            .iter()
-            .map(|(kind, size)| group(*kind, *size))
-            .collect();
-        CacheLayout::new(groups, retention, eagle).is_ok()
-    };
-    let ends = Retention::Ends;
-    let chunks = GroupKind::Chunked { chunk: 64 };
-    assert!(new(
-        &[(WINDOW, 64), (FULL, 32)],
-        Retention::Every(128),
-        true
-    ));
-    for (groups, retention, eagle) in [
-        (&[][..], ends, false),
-        (&[(WINDOW, 32)], ends, false),
-        (&[(FULL, 0)], ends, false),
-        (&[(FULL, 1 << 24), (WINDOW, 3)], ends, false),
-        (&[(FULL, 32), (chunks, 64)], ends, false),
-        (&[(FULL, 32), (chunks, 32)], ends, true),
-        (&[(FULL, 32), (GroupKind::Mamba, 64)], ends, false),
-        (&[(FULL, 32)], Retention::Every(64), false),
-        (&[(FULL, 32), (WINDOW, 32)], Retention::Every(48), false),
-        (
-            &[(FULL, 32), (GroupKind::SlidingWindow { window: 0 }, 32)],
-            ends,
-            false,
-        ),
-    ] {
-        assert!(!new(groups, retention, eagle), "{groups:?}");
-    }
 }

@@ -25,7 +25,7 @@
 //! let mut offers = Offers::new(["gpu0", "gpu1"].map(Offer::new).to_vec());
 //! let pick = selector.select(&mut offers, &request)?;
 //! let booking = pick.booking.expect("it was booked");
-//! assert!(selector.close(booking, Ending::Completed, Usage::default(), Millis(2)));
+//! assert!(selector.end(booking, Ending::Completed, Usage::default(), Millis(2)));
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!

@@ -154,7 +154,7 @@ impl Desk {
                     ..Usage::default()
                 };
                 let id = self.open.swap_remove(at);
-                self.selector.close(id, Ending::ALL[ending], usage, now);
+                self.selector.end(id, Ending::ALL[ending], usage, now);
             }
             Step::Report(at, n) => {
                 let known = |value: f64| Known::from(Some(value));
@@ -227,7 +227,7 @@ proptest! {
             desk.selector.validate().unwrap();
         }
         for id in std::mem::take(&mut desk.open) {
-            desk.selector.close(id, Ending::Failed, Usage::default(), desk.now);
+            desk.selector.end(id, Ending::Failed, Usage::default(), desk.now);
         }
         for (_, part, stats) in desk.selector.pools().learned() {
             prop_assert_eq!(stats.pending, 0, "{}: {:?}", part, stats);
@@ -246,9 +246,7 @@ fn traffic(desk: &mut Desk, requests: u64) -> Vec<Reason> {
         let answered = Millis(desk.now.0 + 5 * blocks);
         desk.selector.first_token(id, answered);
         let completed = Ending::Completed;
-        let closed = desk
-            .selector
-            .close(id, completed, Usage::default(), answered);
+        let closed = desk.selector.end(id, completed, Usage::default(), answered);
         assert!(closed);
     }
     reasons
@@ -275,8 +273,7 @@ fn an_end_without_a_first_token_is_a_missing_reward() {
     for ending in [Ending::Completed, Ending::Failed, Ending::Cancelled] {
         desk.select(1, 4, false);
         let id = desk.open.pop().unwrap();
-        desk.selector
-            .close(id, ending, Usage::default(), Millis(100));
+        desk.selector.end(id, ending, Usage::default(), Millis(100));
     }
     let (_, _, stats) = desk.selector.pools().learned().remove(0);
     assert_eq!((stats.samples, stats.dropped.missing), (0, 1));

@@ -119,9 +119,9 @@ impl Fleet {
         name
     }
 
-    fn close(&mut self, booking: BookingId, ending: Ending) {
+    fn end(&mut self, booking: BookingId, ending: Ending) {
         self.selector
-            .close(booking, ending, Usage::default(), self.now);
+            .end(booking, ending, Usage::default(), self.now);
     }
 
     /// Leading blocks by worker.
@@ -239,7 +239,7 @@ fn apply(fleet: &mut Fleet, pools: &mut u32, op: &Op) -> Result<(), TestCaseErro
             } else {
                 Ending::Completed
             };
-            fleet.close(booking, ending);
+            fleet.end(booking, ending);
         }
         Op::Wait(ms) => fleet.now = Millis(fleet.now.0 + ms),
         _ => {}
@@ -271,7 +271,7 @@ fn flood(fleet: &mut Fleet, pool: u32, count: u64, length: usize) -> u64 {
         fleet.place(pool, &path(0, member + 1000, 0, length));
         assert!(fleet.selector.pools().index_bytes() <= fleet.budget);
         for booking in std::mem::take(&mut fleet.open) {
-            fleet.close(booking, Ending::Completed);
+            fleet.end(booking, Ending::Completed);
         }
     }
     fleet.selector.validate().unwrap();

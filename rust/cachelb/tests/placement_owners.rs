@@ -212,7 +212,7 @@ impl World {
     fn end(&mut self, at: usize, ending: Ending) {
         let open = self.open.swap_remove(at);
         self.selector
-            .close(open.booking, ending, Usage::default(), Millis(self.now));
+            .end(open.booking, ending, Usage::default(), Millis(self.now));
         match ending.ended() {
             Ended::Served => self.ledger.answer(open.id),
             _ => self.ledger.fail(open.id),

@@ -87,7 +87,7 @@ fn fill(selector: &mut Selector, from: u64) {
         if open.len() > OPEN
             && let Some(oldest) = open.pop_front()
         {
-            selector.close(oldest, Ending::Completed, Usage::default(), Millis(i));
+            selector.end(oldest, Ending::Completed, Usage::default(), Millis(i));
         }
     }
 }

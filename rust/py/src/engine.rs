@@ -269,7 +269,7 @@ impl Engine {
             if let Some(name) = last.filter(|_| ending == Ending::Completed) {
                 selector.finish(booking, name);
             }
-            selector.close(booking, ending, usage, now)
+            selector.end(booking, ending, usage, now)
         };
         // Waits with the GIL held: the thread that has the lock does not need it, and a finalizer must not let it go.
         self.caught(close)

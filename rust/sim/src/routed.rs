@@ -276,7 +276,7 @@ impl<T: Clone + Send + Sync, A: Access + Sync> Gateway for Routed<'_, T, A> {
             Notice::Cancelled => Ending::Cancelled,
         };
         self.happened = true;
-        (self.access).held(|selector| selector.close(booking, ending, usage, now));
+        (self.access).held(|selector| selector.end(booking, ending, usage, now));
         Ok(())
     }
 

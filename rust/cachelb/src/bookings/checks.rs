@@ -172,6 +172,48 @@ impl Checks {
         }
     }
 
+    /// A request ended, and its engine found that many of its tokens cached. `prompt_tokens` is the engine's count: of
+    /// another prompt nothing was promised.
+    pub fn completed(
+        &mut self,
+        worker: WorkerId,
+        kept: &mut Option<Promise>,
+        (found, prompt_tokens): (u64, Option<u64>),
+        now: Millis,
+    ) {
+        let Some(checked) = self.of_mut(worker) else {
+            return;
+        };
+        checked.reports |= found > 0;
+        let Some(promise) = kept else {
+            return;
+        };
+        let same = prompt_tokens.is_none_or(|tokens| tokens == promise.prompt_tokens);
+        let is_compared = checked.reports && same;
+        if is_compared {
+            if let Some(is_short) = promise.is_short(found) {
+                checked.short = if is_short {
+                    checked.short + 2
+                } else {
+                    checked.short.saturating_sub(1)
+                };
+                checked.drafts |= checked.short >= 2 * SHORT;
+            }
+            promise.found = Some((found, now));
+        }
+        if !promise.is_broken() {
+            *kept = None;
+            checked.settle(is_compared.then_some(false));
+        }
+    }
+
+    /// The verdict on a promise, if there is one, stays unknown.
+    pub fn unpromise(&mut self, worker: WorkerId, promise: &mut Option<Promise>) {
+        if let (Some(_), Some(checked)) = (promise.take(), self.of_mut(worker)) {
+            checked.settle(None);
+        }
+    }
+
     fn of(&self, worker: WorkerId) -> Option<&Checked> {
         let checked = self.workers.get(worker.slot as usize);
         checked.filter(|checked| checked.generation == worker.generation)
@@ -255,51 +297,6 @@ impl Bookings {
                     checked.settle(verdict);
                 }
             });
-    }
-
-    /// A request ended, and its engine found that many of its tokens cached. `prompt_tokens` is the engine's count: of
-    /// another prompt nothing was promised.
-    pub fn completed(
-        &mut self,
-        worker: WorkerId,
-        id: BookingId,
-        (found, prompt_tokens): (u64, Option<u64>),
-        now: Millis,
-    ) {
-        let Some(checked) = self.checks.of_mut(worker) else {
-            return;
-        };
-        checked.reports |= found > 0;
-        let booking = self.book.bookings.payload_mut(id);
-        let Some(promise) = booking.and_then(|booking| booking.promise.as_mut()) else {
-            return;
-        };
-        let same = prompt_tokens.is_none_or(|tokens| tokens == promise.prompt_tokens);
-        if !checked.reports || !same {
-            return self.unpromise(worker, id, None);
-        }
-        if let Some(is_short) = promise.is_short(found) {
-            checked.short = if is_short {
-                checked.short + 2
-            } else {
-                checked.short.saturating_sub(1)
-            };
-            checked.drafts |= checked.short >= 2 * SHORT;
-        }
-        promise.found = Some((found, now));
-        if !promise.is_broken() {
-            self.unpromise(worker, id, Some(false));
-        }
-    }
-
-    /// A promise of one booking is settled, if it has one.
-    pub fn unpromise(&mut self, worker: WorkerId, id: BookingId, verdict: Verdict) {
-        let booking = self.book.bookings.payload_mut(id);
-        let promise = booking.and_then(|booking| booking.promise.take());
-        if let (Some(_), Some(checked)) = (promise, self.checks.of_mut(worker)) {
-            checked.settle(verdict);
-        }
-        self.drop_settled(worker, id);
     }
 
     /// All announcements of the engine up to `until` are known. Returns whether its answers differ too often from the

@@ -107,6 +107,17 @@ impl Deadlines {
     }
 }
 
+impl Booking {
+    /// The worker answered: blocks not announced by now will be soon, or never.
+    pub fn answered(&mut self, worker: WorkerId, now: Millis, renew: Renew<'_>) {
+        if let Some(lease) = &mut self.lease {
+            lease.answered = true;
+            lease.renew(now);
+            pass_on(worker, self, renew);
+        }
+    }
+}
+
 impl Bookings {
     /// A request was routed to the worker, of whose `path` events confirmed the first `confirmed` blocks.
     pub fn expect(
@@ -164,26 +175,12 @@ impl Bookings {
             });
     }
 
-    /// The worker answered a request: blocks not announced by now will be soon, or never.
-    pub fn lease_answered(&mut self, id: BookingId, now: Millis, renew: Renew<'_>) {
-        if let Some((worker, booking)) = self.book.bookings.held_mut(id)
-            && let Some(lease) = &mut booking.lease
-        {
-            lease.answered = true;
-            lease.renew(now);
-            pass_on(worker, booking, &mut *renew);
-        }
-    }
-
     /// A request failed before it was answered. Returns the blocks that only it expected, deepest first.
-    pub fn take_lease(&mut self, worker: WorkerId, id: BookingId) -> Vec<SequenceHash> {
-        let booking = self.book.bookings.payload_mut(id);
-        let taken = booking.and_then(|booking| Some((booking.lease.take()?, booking.path.clone())));
-        let Some((lease, path)) = taken else {
+    pub fn take_lease(&self, worker: WorkerId, booking: &mut Booking) -> Vec<SequenceHash> {
+        let Some(lease) = booking.lease.take() else {
             return Vec::new();
         };
-        self.drop_settled(worker, id);
-        let (path, mut from) = (&path[..lease.length], lease.confirmed);
+        let (path, mut from) = (&booking.path[..lease.length], lease.confirmed);
         for (other, _) in self.leases(worker) {
             from = from.max(shared(path, other));
         }
@@ -280,6 +277,14 @@ mod tests {
         (bookings, id)
     }
 
+    /// Ends a request before it is answered. Returns the blocks that only it expected.
+    fn fail(bookings: &mut Bookings, worker: WorkerId, id: BookingId) -> Vec<SequenceHash> {
+        let (_, _, mut booking) = bookings.book.bookings.take(id).unwrap();
+        let expected = bookings.take_lease(worker, &mut booking);
+        bookings.close(worker, id, booking);
+        expected
+    }
+
     fn blocks(bookings: &Bookings) -> usize {
         bookings.validate(|_| false).unwrap();
         bookings.followed.blocks
@@ -293,7 +298,8 @@ mod tests {
         let at = |leases: &mut Bookings, now| renewals(|r| leases.lapse(Millis(now), r));
         assert_eq!(at(&mut leases, 2_500), [(4, 1, 4_500)]);
         assert_eq!(at(&mut leases, 3_000), []);
-        let answered = renewals(|r| leases.lease_answered(id, Millis(4_000), r));
+        let (worker, booking) = leases.book.bookings.held_mut(id).unwrap();
+        let answered = renewals(|r| booking.answered(worker, Millis(4_000), r));
         assert_eq!(answered, [(4, 1, 6_000)]);
         assert_eq!(at(&mut leases, 6_000), []);
         assert_eq!((blocks(&leases), leases.deadlines.due), (0, None));
@@ -305,7 +311,7 @@ mod tests {
         let mut at = |now| renewals(|r| leases.lapse(Millis(now), r)).len();
         let count: usize = (2_000..40_000).step_by(2_000).map(&mut at).sum();
         assert_eq!(count, 4, "at 2, 4, 6 and 8 seconds");
-        assert_eq!(leases.take_lease(AT, id), []);
+        assert_eq!(fail(&mut leases, AT, id), []);
     }
 
     #[test]
@@ -320,8 +326,8 @@ mod tests {
         assert_eq!(confirm(&mut leases, 1, 2), [], "known by now");
         assert_eq!(confirm(&mut leases, 2, 7), [], "no lease waits for it");
         assert_eq!(confirm(&mut leases, 2, 9), [], "nothing is left");
-        assert_eq!(leases.take_lease(AT, second), []);
-        assert_eq!(leases.take_lease(AT, id), path(&[4, 3]));
+        assert_eq!(fail(&mut leases, AT, second), []);
+        assert_eq!(fail(&mut leases, AT, id), path(&[4, 3]));
         assert_eq!(blocks(&leases), 3, "the other worker's");
     }
 
@@ -334,8 +340,8 @@ mod tests {
         ] {
             let (mut leases, id) = one();
             let second = place(&mut leases, AT, &path(other), 0);
-            assert_eq!(leases.take_lease(AT, id), path(left), "{other:?}");
-            assert_eq!(leases.take_lease(AT, second).len(), other.len());
+            assert_eq!(fail(&mut leases, AT, id), path(left), "{other:?}");
+            assert_eq!(fail(&mut leases, AT, second).len(), other.len());
             assert_eq!(blocks(&leases), 0);
         }
     }
@@ -348,7 +354,7 @@ mod tests {
         leases.given_up(AT, 1, SequenceHash(9), true);
         let renewed = renewals(|r| leases.lapse(Millis(2_000), r));
         assert_eq!(renewed, [(2, 1, 4_000)]);
-        assert_eq!(leases.take_lease(AT, id), path(&[2]));
+        assert_eq!(fail(&mut leases, AT, id), path(&[2]));
         assert_eq!(blocks(&leases), 0);
     }
 
@@ -359,7 +365,7 @@ mod tests {
             place(&mut leases, AT, &path(&[i]), 0);
         }
         assert_eq!(leases.followed.slots[3].len(), KEPT);
-        assert_eq!(leases.take_lease(AT, first), [], "the oldest");
+        assert_eq!(fail(&mut leases, AT, first), [], "the oldest");
         let long = vec![SequenceHash(1); MOST_BLOCKS];
         place(&mut leases, AT, &long, 0);
         assert_eq!(leases.followed.slots[3].len(), 1);

@@ -20,13 +20,13 @@ pub(crate) mod leases;
 pub(crate) mod ledger;
 pub(crate) mod timing;
 
-use std::collections::VecDeque;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use cachelb_core::error::{Error, Result};
 use cachelb_core::groups::Resuming;
 use cachelb_core::ids::{Millis, SequenceHash, WorkerId};
-use cachelb_core::load::{BookingId, Open, Payload, Phase};
+use cachelb_core::load::{BookingId, Open, Payload};
 use cachelb_policy::Memo;
 
 use crate::admission::Charged;
@@ -61,6 +61,8 @@ pub struct Booking {
     pub(crate) mark: u64,
     /// Blocks of the prompt that the engine keeps, while any of the following is there.
     pub(crate) path: Arc<[SequenceHash]>,
+    /// Number among those of the worker whose path is kept.
+    pub(crate) followed: u64,
     pub(crate) lease: Option<Lease>,
     pub(crate) promise: Option<Promise>,
     pub(crate) prediction: Option<Prediction>,
@@ -76,56 +78,46 @@ impl Payload for Booking {
     }
 }
 
-/// A booking that was closed.
-#[derive(Debug)]
-pub(crate) struct Closed {
-    /// The phase it was in.
-    pub phase: Phase,
-    pub record: Option<Record>,
-    /// The prediction for it, and its path.
-    pub prediction: Option<(Prediction, Arc<[SequenceHash]>)>,
-    pub charged: Option<Charged>,
-    pub memos: Vec<Memo>,
-}
-
 /// The bookings whose path is kept.
 #[derive(Debug, Default)]
 pub(crate) struct Followed {
-    /// By worker slot, oldest first.
-    slots: Vec<VecDeque<BookingId>>,
+    /// By worker slot and number, which rises.
+    slots: Vec<BTreeMap<u64, BookingId>>,
+    /// Number of the next one.
+    next: u64,
     /// Blocks of all paths.
     blocks: usize,
 }
 
 impl Followed {
-    /// The bookings of the worker in `slot`.
+    /// The bookings of the worker in `slot`, oldest first.
     pub fn of(&self, slot: u32) -> impl Iterator<Item = BookingId> {
         let slot = self.slots.get(slot as usize);
-        slot.into_iter().flatten().copied()
-    }
-
-    fn oldest(&self, slot: u32) -> Option<BookingId> {
-        self.of(slot).next()
+        slot.into_iter().flat_map(BTreeMap::values).copied()
     }
 
     fn has_room(&self, slot: u32, blocks: usize) -> bool {
-        let kept = self.slots.get(slot as usize).map_or(0, VecDeque::len);
+        let kept = self.slots.get(slot as usize).map_or(0, BTreeMap::len);
         kept < KEPT && self.blocks + blocks <= MOST_BLOCKS
     }
 
-    fn push(&mut self, slot: u32, id: BookingId, blocks: usize) {
+    /// Follows a booking. Returns its number.
+    fn push(&mut self, slot: u32, id: BookingId, blocks: usize) -> u64 {
         let slot = slot as usize;
         if slot >= self.slots.len() {
-            self.slots.resize_with(slot + 1, VecDeque::new);
+            self.slots.resize_with(slot + 1, BTreeMap::new);
         }
-        self.slots[slot].push_back(id);
+        self.next += 1;
+        self.slots[slot].insert(self.next, id);
         self.blocks += blocks;
+        self.next
     }
 
-    fn remove(&mut self, slot: u32, id: BookingId, blocks: usize) {
+    /// A booking is followed no more.
+    fn remove(&mut self, slot: u32, booking: &mut Booking) {
         if let Some(list) = self.slots.get_mut(slot as usize) {
-            list.retain(|followed| *followed != id);
-            self.blocks -= blocks;
+            list.remove(&booking.followed);
+            self.blocks -= std::mem::take(&mut booking.path).len();
         }
     }
 
@@ -140,7 +132,7 @@ impl Followed {
             return;
         };
         let (bookings, blocks) = (&mut book.bookings, &mut self.blocks);
-        list.retain(|&id| {
+        list.retain(|_, &mut id| {
             let Some((worker, booking)) = bookings.held_mut(id) else {
                 return false;
             };
@@ -190,50 +182,20 @@ impl Bookings {
         }
     }
 
-    /// Worker and model of an open booking, and whether another router booked it.
-    pub fn get(&self, id: BookingId) -> Option<(WorkerId, PoolId, bool)> {
-        let worker = self.book.bookings.worker(id)?;
-        let booking = self.book.bookings.payload(id)?;
-        Some((worker, booking.pool, booking.is_remote))
-    }
-
-    /// The mark of the prompt of an open booking, 0 for none.
-    pub fn mark(&self, id: BookingId) -> u64 {
-        let booking = self.book.bookings.payload(id);
-        booking.map_or(0, |booking| booking.mark)
-    }
-
     /// All open bookings.
     pub fn iter(&self) -> impl Iterator<Item = Open<'_, Booking>> {
         self.book.bookings.open()
     }
 
-    /// The worker of a booking answers for the first time.
-    pub fn answered(&mut self, id: BookingId, now: Millis) {
-        let booking = self.book.bookings.payload_mut(id);
-        if let Some(record) = booking.and_then(|booking| booking.record.as_mut()) {
-            record.first_token = Some(now);
+    /// Closes a booking, and keeps of its record the events that are still expected of it.
+    pub fn close(&mut self, worker: WorkerId, id: BookingId, mut booking: Booking) {
+        if booking.lingers() {
+            booking.memos = Vec::new();
+            self.book.bookings.put(id, booking);
+        } else if !booking.path.is_empty() {
+            self.followed.remove(worker.slot, &mut booking);
         }
-    }
-
-    /// Closes a booking.
-    pub fn close(&mut self, id: BookingId) -> Option<Closed> {
-        let worker = self.book.bookings.worker(id)?;
-        let booking = self.book.bookings.payload_mut(id)?;
-        let record = booking.record.take();
-        let prediction = booking.prediction.take();
-        let charged = booking.charged.take();
-        let memos = std::mem::take(&mut booking.memos);
-        let prediction = prediction.map(|prediction| (prediction, Arc::clone(&booking.path)));
-        self.drop_settled(worker, id);
-        let phase = self.book.close(id)?;
-        Some(Closed {
-            phase,
-            record,
-            prediction,
-            charged,
-            memos,
-        })
+        self.book.close(id);
     }
 
     /// Counts a closed booking and keeps its record.
@@ -254,31 +216,25 @@ impl Bookings {
     ) -> Option<&mut Booking> {
         if self.book.bookings.payload(id)?.path.is_empty() {
             while !self.followed.has_room(worker.slot, path.len()) {
-                let oldest = self.followed.oldest(worker.slot)?;
+                let oldest = self.followed.of(worker.slot).next()?;
                 self.drop_followed(worker, oldest);
             }
-            self.book.bookings.payload_mut(id)?.path = path.into();
-            self.followed.push(worker.slot, id, path.len());
+            let booking = self.book.bookings.payload_mut(id)?;
+            booking.path = path.into();
+            booking.followed = self.followed.push(worker.slot, id, path.len());
         }
         self.book.bookings.payload_mut(id)
     }
 
-    /// Drops a followed booking if nothing is expected of it any more.
-    fn drop_settled(&mut self, worker: WorkerId, id: BookingId) {
-        let booking = self.book.bookings.payload_mut(id);
-        if let Some(booking) = booking.filter(|it| !it.lingers() && !it.path.is_empty()) {
-            let path = std::mem::take(&mut booking.path);
-            self.followed.remove(worker.slot, id, path.len());
-            self.book.bookings.release(id);
-        }
-    }
-
     /// Nothing is expected of a booking any more.
     pub fn drop_followed(&mut self, worker: WorkerId, id: BookingId) {
-        if let Some(booking) = self.book.bookings.payload_mut(id) {
+        let booking = self.book.bookings.payload_mut(id);
+        if let Some(booking) = booking.filter(|booking| !booking.path.is_empty()) {
             (booking.lease, booking.prediction) = (None, None);
+            self.checks.unpromise(worker, &mut booking.promise);
+            self.followed.remove(worker.slot, booking);
+            self.book.bookings.release(id);
         }
-        self.unpromise(worker, id, None);
     }
 
     /// The worker holds nothing any more: its blocks are neither expected nor promised, and earlier answers are no
@@ -315,7 +271,7 @@ impl Bookings {
     /// `is_remote`.
     pub fn validate(&self, is_remote: impl Fn(BookingId) -> bool) -> Result<()> {
         self.book.validate()?;
-        let followed = self.followed.slots.iter().flatten();
+        let followed = self.followed.slots.iter().flat_map(BTreeMap::values);
         let kept = followed.filter_map(|id| self.book.bookings.payload(*id));
         let blocks: usize = kept.map(|booking| booking.path.len()).sum();
         if blocks != self.followed.blocks {

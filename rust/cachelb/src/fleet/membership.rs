@@ -121,7 +121,7 @@ impl Workers<'_> {
         };
         let lost = s.bookings.book.lost(&ranks, live, report.at, grace);
         for &booking in &lost {
-            s.close(booking, Ending::Reconciled, Usage::default(), now);
+            s.end(booking, Ending::Reconciled, Usage::default(), now);
         }
         Ok(lost.len())
     }

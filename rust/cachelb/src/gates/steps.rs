@@ -468,7 +468,7 @@ impl Selector {
             return;
         };
         for booking in self.bookings.book.silent_since(Millis(oldest)) {
-            self.close(booking, Ending::Expired, Usage::default(), now);
+            self.end(booking, Ending::Expired, Usage::default(), now);
             self.gates.iter_mut().for_each(|gate| gate.round += 1);
         }
     }

@@ -271,6 +271,6 @@ impl Router {
 
     /// A request ended. Returns whether its booking was still open.
     pub fn end(&self, booking: BookingId, ending: Ending, usage: Usage, now_ms: u64) -> bool {
-        self.held(|selector| selector.close(booking, ending, usage, Millis(now_ms)))
+        self.held(|selector| selector.end(booking, ending, usage, Millis(now_ms)))
     }
 }

@@ -56,7 +56,7 @@ impl Selector {
                         let now = batch[0].1.now;
                         let placed = picks.iter().flatten();
                         for booking in placed.filter_map(|pick| pick.booking) {
-                            self.close(booking, Ending::Cancelled, Usage::default(), now);
+                            self.end(booking, Ending::Cancelled, Usage::default(), now);
                         }
                         return Err(error);
                     }

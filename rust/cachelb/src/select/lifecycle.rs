@@ -1,10 +1,11 @@
 //! Lifecycle of a booking after the selection: first token, output, end.
 
 use cachelb_core::ids::{Millis, WorkerId};
-use cachelb_core::load::{BookingId, Phase};
+use cachelb_core::load::BookingId;
 use cachelb_policy::Ended;
 
 use crate::Selector;
+use crate::bookings::Booking;
 use crate::bookings::ledger::{Ending, Usage};
 use crate::fleet::failing_prompts::Verdict;
 use crate::fleet::health::{Blame, Health, is_overdue};
@@ -13,54 +14,65 @@ use crate::request::FamilyName;
 impl Selector {
     /// The first token of a booking arrived: its placement is real.
     pub fn first_token(&mut self, id: BookingId, now: Millis) -> bool {
-        self.prove(id, Some(now), now);
+        self.answer(id, now);
         self.bookings.book.first_token(id, now)
     }
 
     /// `n` more output tokens arrived.
     pub fn tokens(&mut self, id: BookingId, n: u64, now: Millis) -> bool {
-        self.prove(id, Some(now), now);
-        if let Some((worker, _, false)) = self.bookings.get(id) {
-            self.fleet.change_health(worker, |h| h.answered(now));
-        }
-        let booking = self.bookings.book.bookings.payload_mut(id);
-        if let Some(charged) = booking.and_then(|booking| booking.charged.as_mut()) {
+        self.answer(id, now);
+        let Some((worker, booking)) = self.bookings.book.bookings.find_mut(id) else {
+            return false;
+        };
+        if let Some(charged) = &mut booking.charged {
             self.gates.generated(charged, n);
+        }
+        if !booking.is_remote {
+            self.fleet.change_health(worker, |h| h.answered(now));
         }
         self.bookings.book.tokens(id, n, now)
     }
 
-    fn prove(&mut self, id: BookingId, first_token: Option<Millis>, now: Millis) {
-        let Some(pending) = self.bookings.book.bookings.pending_tokens(id) else {
-            return;
-        };
-        let Some((worker, pool, is_remote)) = self.bookings.get(id) else {
-            return;
-        };
+    /// A sign that the worker of a booking answered it.
+    fn answer(&mut self, id: BookingId, now: Millis) {
+        let bookings = &mut self.bookings.book.bookings;
+        if let Some(pending) = bookings.pending_tokens(id)
+            && let Some((worker, _, mut booking)) = bookings.take(id)
+        {
+            self.prove((worker, id, pending), &mut booking, Some(now), now);
+            self.bookings.book.bookings.put(id, booking);
+        }
+    }
+
+    /// The worker of a booking with so many uncached tokens answered it; `first_token` unless only its end was reported.
+    fn prove(
+        &mut self,
+        (worker, id, pending): (WorkerId, BookingId, u64),
+        booking: &mut Booking,
+        first_token: Option<Millis>,
+        now: Millis,
+    ) {
         self.gates.first_token(worker, pending, now);
-        self.bookings.answered(id, now);
-        if !is_remote {
+        if let Some(record) = &mut booking.record {
+            record.first_token = Some(now);
+        }
+        if !booking.is_remote {
             self.fleet.change_health(worker, |h| h.answered(now));
-            self.acquit(id, now);
+            self.acquit(booking.mark, now);
             first_token.and_then(|_| self.check_speed(worker));
             if let Some(sharing) = &mut self.sharing {
                 sharing.first_token(id);
-                let booking = self.bookings.book.bookings.payload(id);
-                let memos = booking.map_or(&[][..], |booking| &booking.memos);
-                sharing.routes(&self.fleet, &self.pools, (memos, pool), now);
+                sharing.routes(&self.fleet, &self.pools, booking, now);
             }
         }
-        self.bookings
-            .lease_answered(id, now, &mut self.pools.renewing());
-        if let Some(blocks) = self.pools[pool].blocks_mut() {
+        booking.answered(worker, now, &mut self.pools.renewing());
+        let pool = &mut self.pools[booking.pool];
+        if let Some(blocks) = pool.blocks_mut() {
             blocks.proven(id);
         }
-        if let Some(booking) = self.bookings.book.bookings.payload_mut(id) {
-            let rules = &mut self.pools[pool].rules;
-            rules.each_memo(&mut booking.memos, |own, memory| {
-                own.proven(memory, first_token);
-            });
-        }
+        pool.rules.each_memo(&mut booking.memos, |own, memory| {
+            own.proven(memory, first_token);
+        });
     }
 
     /// Moves the deadlines of blocks that are waited for, and drops those whose time to live is over.
@@ -106,8 +118,8 @@ impl Selector {
         }
     }
 
-    /// The prompt of a booking was answered: where it failed before, it was not the reason.
-    fn acquit(&mut self, id: BookingId, now: Millis) {
+    /// The prompt of that mark was answered: where it failed before, it was not the reason.
+    fn acquit(&mut self, mark: u64, now: Millis) {
         let Some(breaker) = self
             .settings
             .breaker
@@ -115,7 +127,7 @@ impl Selector {
         else {
             return;
         };
-        for each in self.failing_prompts.answered(self.bookings.mark(id)) {
+        for each in self.failing_prompts.answered(mark) {
             self.fleet.change_health(each.worker, |health| {
                 if health.since() <= each.at {
                     health.blame(each.blame, breaker, now);
@@ -125,13 +137,14 @@ impl Selector {
     }
 
     /// The worker of a booking refused the connection, or closed it unanswered: its process seems to be gone. With the
-    /// failure that [`Self::close`] then counts, this is half of the breaker's limit.
+    /// failure that [`Self::end`] then counts, this is half of the breaker's limit.
     pub fn disconnected(&mut self, id: BookingId, now: Millis) {
-        let waiting = self.bookings.book.bookings.pending_tokens(id);
-        let booked = waiting.and_then(|_| self.bookings.get(id));
-        if let (Some(breaker), Some((worker, _, false))) = (self.settings.breaker, booked) {
+        let bookings = &self.bookings.book.bookings;
+        let waiting = bookings.pending_tokens(id).and_then(|_| bookings.find(id));
+        let booked = waiting.filter(|(_, booking)| !booking.is_remote);
+        if let (Some(breaker), Some((worker, booking))) = (self.settings.breaker, booked) {
             let failures = breaker.failures.div_ceil(2).saturating_sub(1);
-            let (mark, give_ups) = (self.bookings.mark(id), 0);
+            let (mark, give_ups) = (booking.mark, 0);
             self.blame(worker, mark, Blame { failures, give_ups }, now);
         }
     }
@@ -139,41 +152,110 @@ impl Selector {
     /// The worker of a booking made a response called `name`, which it will be asked to continue. Returns whether the
     /// booking is open.
     pub fn responded(&mut self, id: BookingId, name: FamilyName, now: Millis) -> bool {
-        let booked = self.bookings.get(id);
-        if let Some((worker, pool, _)) = booked {
-            self.affinity.made(pool, name, worker, now);
+        let booked = self.bookings.book.bookings.find(id);
+        if let Some((worker, booking)) = booked {
+            self.affinity.made(booking.pool, name, worker, now);
         }
         booked.is_some()
     }
 
     /// The request of a booking is the last of the conversation called `name`.
     pub fn finish(&mut self, id: BookingId, name: FamilyName) {
-        if let Some((_, pool, _)) = self.bookings.get(id) {
-            self.affinity.finish(pool, name);
+        if let Some((_, booking)) = self.bookings.book.bookings.find(id) {
+            self.affinity.finish(booking.pool, name);
             self.workers_mut().finish_session(&name);
         }
     }
 
     /// The request ended. Returns whether the booking was still open.
-    pub fn close(&mut self, id: BookingId, ending: Ending, usage: Usage, now: Millis) -> bool {
-        let output = usage.output_tokens;
-        let Some((worker, pool, is_remote)) = self.bookings.get(id) else {
+    pub fn end(&mut self, id: BookingId, ending: Ending, usage: Usage, now: Millis) -> bool {
+        let Some((worker, pending, mut booking)) = self.bookings.book.bookings.take(id) else {
             return false;
         };
+        let (pool, output, ended) = (booking.pool, usage.output_tokens, ending.ended());
         if ending == Ending::Completed {
-            self.prove(id, None, now);
-            self.bookings.book.prefilled(id, now);
-            if let Some(booking) = self.bookings.book.bookings.payload_mut(id) {
-                let rules = &mut self.pools[pool].rules;
-                rules.each_memo(&mut booking.memos, |own, memory| {
-                    own.served(memory, output, now);
-                });
+            if let Some(pending) = pending {
+                self.prove((worker, id, pending), &mut booking, None, now);
             }
+            self.bookings.book.prefilled(id, now);
+            let rules = &mut self.pools[pool].rules;
+            rules.each_memo(&mut booking.memos, |own, memory| {
+                own.served(memory, output, now);
+            });
         }
         if let Some(output) = output {
             self.bookings.book.counted(id, output, now);
         }
-        let mark = self.bookings.mark(id);
+        if let Some(charged) = booking.charged.take() {
+            self.gates.ended(charged, output.unwrap_or(0));
+        }
+        if !booking.is_remote {
+            self.publish_end(id, &booking, ended, now);
+            self.compare(worker, &mut booking, (ending, usage), now);
+            if pending.is_some() {
+                self.blame_for((worker, id), booking.mark, ending, now);
+            }
+        }
+        let rules = &mut self.pools[pool].rules;
+        rules.each_memo(&mut booking.memos, |own, memory| own.ended(memory, ended));
+        if pending.is_some() && (booking.is_remote || self.fleet.member(worker).is_some()) {
+            let expected = self.bookings.take_lease(worker, &mut booking);
+            let booked = (worker, id);
+            self.pools
+                .change(pool, |blocks| blocks.ended(booked, ended, &expected));
+        }
+        let (record, is_remote) = (booking.record.take(), booking.is_remote);
+        self.bookings.close(worker, id, booking);
+        if !is_remote {
+            self.bookings.ended(ending, record, usage, now);
+        }
+        self.workers_mut().leave_if_drained(worker);
+        true
+    }
+
+    /// Other routers learn of the end of a booking, and of the routes that it made.
+    fn publish_end(&mut self, id: BookingId, booking: &Booking, ended: Ended, now: Millis) {
+        if let Some(sharing) = &mut self.sharing {
+            sharing.closed(id, ended == Ended::Failed);
+            if ended == Ended::Served {
+                sharing.routes(&self.fleet, &self.pools, booking, now);
+            }
+        }
+    }
+
+    /// Compares the cached tokens that the engine reports with those that were predicted and promised.
+    fn compare(
+        &mut self,
+        worker: WorkerId,
+        booking: &mut Booking,
+        (ending, usage): (Ending, Usage),
+        now: Millis,
+    ) {
+        let prediction = booking.prediction.take();
+        let found = usage.cached_tokens;
+        let Some(found) = found.filter(|_| ending == Ending::Completed) else {
+            return self.bookings.checks.unpromise(worker, &mut booking.promise);
+        };
+        let counts = (found, usage.prompt_tokens);
+        if let Some(prediction) = prediction {
+            let predicted = (&prediction, &*booking.path);
+            self.bound((worker, booking.pool), predicted, counts);
+        }
+        let checks = &mut self.bookings.checks;
+        checks.completed(worker, &mut booking.promise, counts, now);
+    }
+
+    /// Counts an end before the first token against the worker, if it is a failure or comes later than it should.
+    fn blame_for(
+        &mut self,
+        (worker, id): (WorkerId, BookingId),
+        mark: u64,
+        ending: Ending,
+        now: Millis,
+    ) {
+        let Some(breaker) = self.settings.breaker else {
+            return;
+        };
         let is_given_up = match ending {
             Ending::Cancelled | Ending::Failed => true,
             // Where no answer is ever reported, this shows nothing.
@@ -183,57 +265,12 @@ impl Selector {
             _ => false,
         };
         let gave_up = is_given_up && self.is_overdue(id, worker, now);
-        let Some(mut closed) = self.bookings.close(id) else {
-            return false;
+        let blame = Blame {
+            failures: u32::from(ending == Ending::Failed),
+            give_ups: u8::from(gave_up),
         };
-        if let Some(charged) = closed.charged {
-            self.gates.ended(charged, output.unwrap_or(0));
-        }
-        let is_proven = closed.phase != Phase::Booked;
-        if !is_remote {
-            if let Some(sharing) = &mut self.sharing {
-                sharing.closed(id, ending.ended() == Ended::Failed);
-                if ending.ended() == Ended::Served {
-                    sharing.routes(&self.fleet, &self.pools, (&closed.memos, pool), now);
-                }
-            }
-            let found = usage
-                .cached_tokens
-                .filter(|_| ending == Ending::Completed)
-                .map(|found| (found, usage.prompt_tokens));
-            match found {
-                Some(counts) => {
-                    if let Some(prediction) = closed.prediction {
-                        self.bound((worker, pool), prediction, counts);
-                    }
-                    self.bookings.completed(worker, id, counts, now);
-                }
-                None => self.bookings.unpromise(worker, id, None),
-            }
-            if let Some(breaker) = self.settings.breaker.filter(|_| !is_proven) {
-                let blame = Blame {
-                    failures: u32::from(ending == Ending::Failed),
-                    give_ups: u8::from(gave_up),
-                };
-                self.blame(worker, mark, blame, now);
-                let ended = |h: &mut Health| h.ended(id, (ending, gave_up), breaker, now);
-                self.fleet.change_health(worker, ended);
-            }
-        }
-        let rules = &mut self.pools[pool].rules;
-        rules.each_memo(&mut closed.memos, |own, memory| {
-            own.ended(memory, ending.ended());
-        });
-        if !is_proven && (is_remote || self.fleet.member(worker).is_some()) {
-            let expected = self.bookings.take_lease(worker, id);
-            self.pools.change(pool, |blocks| {
-                blocks.ended((worker, id), ending.ended(), &expected);
-            });
-        }
-        if !is_remote {
-            self.bookings.ended(ending, closed.record, usage, now);
-        }
-        self.workers_mut().leave_if_drained(worker);
-        true
+        self.blame(worker, mark, blame, now);
+        let ended = |h: &mut Health| h.ended(id, (ending, gave_up), breaker, now);
+        self.fleet.change_health(worker, ended);
     }
 }

@@ -214,14 +214,13 @@ impl<'a, 'r> Step<'a, 'r> {
         };
         let book = &mut s.bookings.book;
         let booking = book.book(worker, work, request.now)?;
-        if let Some(kept) = book.bookings.payload_mut(booking) {
-            *kept = Booking {
-                pool: request.pool,
-                mark: request.mark,
-                charged: s.gates.charge(request, prefill_tokens),
-                ..Booking::default()
-            };
-        }
+        let record = Booking {
+            pool: request.pool,
+            mark: request.mark,
+            charged: s.gates.charge(request, prefill_tokens),
+            ..Booking::default()
+        };
+        book.bookings.put(booking, record);
         if s.pools[request.pool].counts_active()
             && let Some((hashes, _)) = request.blocks
         {
@@ -341,7 +340,7 @@ impl<'a, 'r> Step<'a, 'r> {
         let (s, now) = (&mut *self.selector, self.request.now);
         if let Some(oldest) = now.0.checked_sub(s.settings.booking_ttl_ms) {
             for booking in s.bookings.book.silent_since(Millis(oldest)) {
-                s.close(booking, Ending::Expired, Usage::default(), now);
+                s.end(booking, Ending::Expired, Usage::default(), now);
             }
         }
         if s.settings.registered {

@@ -250,7 +250,7 @@ impl<'r> Pair<'_, 'r> {
             booking.inspect(|&decode| book.pair(prefill, decode));
         } else {
             let (usage, now) = (Usage::default(), self.decode.now);
-            self.selector.close(prefill, Ending::Cancelled, usage, now);
+            self.selector.end(prefill, Ending::Cancelled, usage, now);
         }
         Ok((prefiller, committed?))
     }
@@ -301,7 +301,7 @@ mod tests {
         };
         let mut decoded = Vec::new();
         let close = |s: &mut Selector, pick: Pick, ending, now| {
-            s.close(pick.booking.unwrap(), ending, Usage::default(), now);
+            s.end(pick.booking.unwrap(), ending, Usage::default(), now);
         };
         let mut failed = s.select(&mut offers, &at(0)).unwrap();
         while failed.offer != 0 {

@@ -14,9 +14,9 @@ use cachelb_core::ids::{Medium, Millis, SequenceHash, WorkerId};
 use cachelb_core::load::BookingId;
 
 use crate::Selector;
-use crate::bookings::LoadBook;
 use crate::bookings::checks::Sizes;
 use crate::bookings::leases::Terms;
+use crate::bookings::{Booking, LoadBook};
 use crate::fleet::worker::{FeedStatus, Member};
 use crate::indexes::blocks::Answer;
 use crate::indexes::pool::Pool;
@@ -47,8 +47,9 @@ impl Selector {
     ///
     /// See [`cachelb_core::index::BlockIndex::record`].
     pub fn answered(&mut self, booking: BookingId, request: &Request<'_>) -> Result<()> {
-        let booked = self.bookings.get(booking);
-        let Some((worker, id, false)) = booked.filter(|booked| booked.1 == request.pool) else {
+        let id = request.pool;
+        let own = |booked: &(_, &Booking)| booked.1.pool == id && !booked.1.is_remote;
+        let Some((worker, _)) = self.bookings.book.bookings.find(booking).filter(own) else {
             return Ok(());
         };
         let (Some(member), Some((hashes, _))) = (self.fleet.member(worker), request.blocks) else {

@@ -259,7 +259,7 @@ mod tests {
         assert_ne!(next.shadow_seeds, first.shadow_seeds);
         assert_eq!(next.column(Column::LastColdPick), [0, 1, 0]);
         let (id, completed) = (pick.booking.unwrap(), Ending::Completed);
-        s.close(id, completed, Usage::default(), Millis(0));
+        s.end(id, completed, Usage::default(), Millis(0));
         let (records, _, _) = s.ledger().since(0, 8);
         assert_eq!(&*records[0].shadows[0].key, "c");
     }

@@ -8,8 +8,6 @@
 //! that it left itself stay where no events are: with events that leave groups out even they are doubtful, as some
 //! engines keep a state where an answer ends instead.
 
-use std::sync::Arc;
-
 use cachelb_core::groups::Resuming;
 use cachelb_core::ids::{Medium, SequenceHash, WorkerId};
 use cachelb_core::index::BlockIndex;
@@ -57,7 +55,7 @@ impl Selector {
     pub(crate) fn bound(
         &mut self,
         (worker, pool): (WorkerId, PoolId),
-        (predicted, path): (Prediction, Arc<[SequenceHash]>),
+        (predicted, path): (&Prediction, &[SequenceHash]),
         (found, prompt_tokens): (u64, Option<u64>),
     ) {
         // Another prompt was counted: there is no prediction for it.

@@ -98,7 +98,7 @@ impl Exchange<'_> {
             open.map(|open| (open.id, open.payload.is_remote)).collect();
         for &(id, is_remote) in &open {
             if is_remote {
-                s.bookings.close(id);
+                s.bookings.book.close(id);
             } else {
                 sharing.closed(id, false);
             }
@@ -233,14 +233,14 @@ impl Inbox<'_> {
         let origin = self.origin;
         let bookings = self.sharing().peers.remove(origin);
         for booking in bookings.values().filter_map(|remote| remote.booked) {
-            self.close(booking, Ending::Expired);
+            self.end(booking, Ending::Expired);
         }
         bookings.len()
     }
 
-    fn close(&mut self, booking: BookingId, ending: Ending) {
+    fn end(&mut self, booking: BookingId, ending: Ending) {
         let (usage, now) = (Usage::default(), self.now);
-        self.selector.close(booking, ending, usage, now);
+        self.selector.end(booking, ending, usage, now);
     }
 
     /// Applies an entry, of which its router had made `number` before.
@@ -315,7 +315,7 @@ impl Inbox<'_> {
                     Ending::Completed
                 };
                 if let Some(booking) = self.sharing().peers.remove_booking(origin, key) {
-                    self.close(booking, ending);
+                    self.end(booking, ending);
                 }
             }
             Entry::Learned {
@@ -391,7 +391,7 @@ impl Inbox<'_> {
     fn book(&mut self, key: u64, at: (u32, u32), work: Work) {
         let origin = self.origin;
         if let Some(before) = self.sharing().peers.remove_booking(origin, key) {
-            self.close(before, Ending::Expired);
+            self.end(before, Ending::Expired);
         }
         let remote = Remote {
             at,
@@ -428,13 +428,12 @@ impl Inbox<'_> {
             return;
         };
         book.learn_nothing(booking);
-        if let Some(kept) = book.bookings.payload_mut(booking) {
-            *kept = Booking {
-                pool,
-                is_remote: true,
-                ..Booking::default()
-            };
-        }
+        let record = Booking {
+            pool,
+            is_remote: true,
+            ..Booking::default()
+        };
+        book.bookings.put(booking, record);
         if let Some(remote) = self.sharing().peers.booking_mut(origin, key) {
             remote.booked = Some(booking);
         }

@@ -5,9 +5,10 @@
 //! prefix; where pools compare tokens, nothing is published.
 
 use cachelb_core::ids::Millis;
-use cachelb_policy::{Claim, Memo, RoutePosition};
+use cachelb_policy::{Claim, RoutePosition};
 use cachelb_share::{Entry, Keys, Kind};
 
+use crate::bookings::Booking;
 use crate::fleet::Fleet;
 use crate::indexes::Pools;
 use crate::request::PoolId;
@@ -52,13 +53,8 @@ fn entries(
 
 impl Sharing {
     /// A booking is about to teach the rules of its pool.
-    pub(crate) fn routes(
-        &mut self,
-        fleet: &Fleet,
-        pools: &Pools,
-        (memos, pool): (&[Memo], PoolId),
-        now: Millis,
-    ) {
+    pub(crate) fn routes(&mut self, fleet: &Fleet, pools: &Pools, booking: &Booking, now: Millis) {
+        let (pool, memos) = (booking.pool, &booking.memos);
         let shared = &pools[pool];
         if !shared.name_prefixes() {
             return;

@@ -379,7 +379,7 @@ impl World {
             ..Usage::default()
         };
         let (now, completed) = (Millis(self.now), Ending::Completed);
-        self.selector.close(served.booking, completed, usage, now);
+        self.selector.end(served.booking, completed, usage, now);
     }
 
     /// Answers a request for a replay at once.

@@ -88,6 +88,35 @@ impl<T: Payload> Bookings<T> {
         Some((booking.worker, &mut booking.payload))
     }
 
+    /// Takes the state out of an open booking, with its worker and, while it has no first token, its uncached prompt tokens.
+    pub fn take(&mut self, id: BookingId) -> Option<(WorkerId, Option<u64>, T)> {
+        let booking = self.get_mut(id)?;
+        let waits = booking.phase == Some(Phase::Booked);
+        let pending = waits.then_some(booking.prefill.tokens);
+        let payload = std::mem::take(&mut booking.payload);
+        Some((booking.worker, pending, payload))
+    }
+
+    /// Puts back the state of an open booking.
+    pub fn put(&mut self, id: BookingId, payload: T) {
+        if let Some(booking) = self.get_mut(id) {
+            booking.payload = payload;
+        }
+    }
+
+    /// Worker and state of an open booking.
+    #[must_use]
+    pub fn find(&self, id: BookingId) -> Option<(WorkerId, &T)> {
+        self.get(id)
+            .map(|booking| (booking.worker, &booking.payload))
+    }
+
+    /// As [`Self::find`], to change the state.
+    pub fn find_mut(&mut self, id: BookingId) -> Option<(WorkerId, &mut T)> {
+        let booking = self.get_mut(id)?;
+        Some((booking.worker, &mut booking.payload))
+    }
+
     /// States of the owner of the book, of open bookings and of closed ones that linger.
     pub fn payloads_mut(&mut self) -> impl Iterator<Item = &mut T> {
         self.entries.iter_mut().map(|booking| &mut booking.payload)

@@ -58,9 +58,19 @@ impl Named {
         self.bookings.promise(worker, id, path, tokens, sizes);
     }
 
-    fn close(&mut self, name: BookingId) -> Option<BookingId> {
-        let id = self.ids.remove(&name)?;
-        self.bookings.close(id).map(|_| id)
+    /// Ends a booking after a change of its promise.
+    fn close(
+        &mut self,
+        worker: WorkerId,
+        name: BookingId,
+        change: impl FnOnce(&mut Checks, &mut Option<Promise>),
+    ) {
+        if let Some(id) = self.ids.remove(&name)
+            && let Some((_, _, mut booking)) = self.bookings.book.bookings.take(id)
+        {
+            change(&mut self.bookings.checks, &mut booking.promise);
+            self.bookings.close(worker, id, booking);
+        }
     }
 
     fn completed(
@@ -70,14 +80,15 @@ impl Named {
         counts: (u64, Option<u64>),
         now: Millis,
     ) {
-        if let Some(id) = self.close(name) {
-            self.bookings.completed(worker, id, counts, now);
-        }
+        self.close(worker, name, |checks, promise| {
+            checks.completed(worker, promise, counts, now);
+        });
     }
 
     fn ended(&mut self, worker: WorkerId, name: BookingId) {
-        let id = self.close(name).unwrap();
-        self.bookings.unpromise(worker, id, None);
+        self.close(worker, name, |checks, promise| {
+            checks.unpromise(worker, promise);
+        });
     }
 
     fn given_up(&mut self, worker: WorkerId, depth: usize, hash: SequenceHash) {

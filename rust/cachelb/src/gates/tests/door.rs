@@ -183,7 +183,7 @@ impl Door {
     pub fn end(&mut self, pick: &Pick, ending: Ending) {
         let booking = pick.booking.expect("booked");
         let usage = Usage::default();
-        assert!(self.selector.close(booking, ending, usage, self.now));
+        assert!(self.selector.end(booking, ending, usage, self.now));
     }
 
     /// Picks that a release leads to: every called request tries at once.

@@ -209,7 +209,7 @@ impl Run {
             ..Usage::default()
         };
         let (ending, now) = (Ending::Completed, self.model.now);
-        assert!(self.door.selector.close(booking, ending, usage, now));
+        assert!(self.door.selector.end(booking, ending, usage, now));
         self.model.outputs(at, output_tokens.unwrap_or(0));
         self.model.booked.remove(at);
         self.call(true);

@@ -72,7 +72,7 @@ macro_rules! shared {
                 let booking = pick.booking.expect("booked");
                 let mut door = self.door.lock().expect("sound");
                 let (ending, usage) = (Ending::Completed, Usage::default());
-                assert!(door.selector.close(booking, ending, usage, Millis(0)));
+                assert!(door.selector.end(booking, ending, usage, Millis(0)));
                 drop(door);
                 if self.waiting.load(Ordering::SeqCst) > 0 {
                     self.call_next(true);

@@ -132,9 +132,9 @@ impl Fleet {
         self.announce(worker, path, 0, Medium::Gpu, now);
     }
 
-    fn close(&mut self, booking: BookingId, ending: Ending, now: u64) {
+    fn end(&mut self, booking: BookingId, ending: Ending, now: u64) {
         self.selector
-            .close(booking, ending, Usage::default(), Millis(now));
+            .end(booking, ending, Usage::default(), Millis(now));
         self.selector.validate().unwrap();
     }
 
@@ -186,7 +186,7 @@ fn found(fleet: &mut Fleet, pick: Pick, cached_tokens: u64, now: u64) -> (u64, u
         ..Usage::default()
     };
     let (booking, completed) = (pick.booking.unwrap(), Ending::Completed);
-    fleet.selector.close(booking, completed, usage, Millis(now));
+    fleet.selector.end(booking, completed, usage, Millis(now));
     let heard = Heard {
         until: Millis(now + 1_000),
         device_tokens: 0,
@@ -287,7 +287,7 @@ fn what_an_event_confirmed_stays() {
     let path = prompt(0, 10);
     let pick = fleet.select(&path, 0);
     fleet.store(pick.offer, &path, 500);
-    fleet.close(pick.booking.unwrap(), Ending::Completed, 600);
+    fleet.end(pick.booking.unwrap(), Ending::Completed, 600);
     assert_eq!(fleet.matched(&path, 10_000), 10);
 }
 
@@ -297,7 +297,7 @@ fn a_failure_before_the_first_token_takes_back_what_nobody_confirmed() {
     let path = prompt(0, 10);
     let pick = fleet.select(&path, 0);
     fleet.store(pick.offer, &path[..3], 50);
-    fleet.close(pick.booking.unwrap(), Ending::Failed, 100);
+    fleet.end(pick.booking.unwrap(), Ending::Failed, 100);
     assert_eq!(fleet.matched(&path, 101), 3);
 }
 
@@ -326,7 +326,7 @@ fn a_long_prompt_is_not_forgotten_before_its_last_chunk() {
         let end = (chunk + 1) * 128;
         fleet.announce(pick.offer, &path[..end], chunk * 128, Medium::Gpu, at);
     }
-    fleet.close(pick.booking.unwrap(), Ending::Completed, 3_800);
+    fleet.end(pick.booking.unwrap(), Ending::Completed, 3_800);
     assert_eq!(fleet.matched(&path, 60_000), 1_024);
 }
 
@@ -469,13 +469,13 @@ fn text_is_believed_as_if_there_were_no_events_and_said_so() {
     let path = prompt(0, 10);
     let pick = fleet.select_text(&path, 0);
     assert_eq!(pick.reason, Reason::TextOnly);
-    fleet.close(pick.booking.unwrap(), Ending::Completed, 100);
+    fleet.end(pick.booking.unwrap(), Ending::Completed, 100);
     let later = fleet.select_text(&path, 60_000);
     assert_eq!((later.offer, later.matched_tokens), (pick.offer, 160));
     assert_eq!(later.reason, Reason::TextOnly);
     let other = prompt(500, 10);
     let failed = fleet.select_text(&other, 60_001);
-    fleet.close(failed.booking.unwrap(), Ending::Failed, 60_002);
+    fleet.end(failed.booking.unwrap(), Ending::Failed, 60_002);
     assert_eq!(fleet.matched(&other, 60_003), 0);
     fleet.feed(pick.offer).withdraw_all();
     assert_eq!(fleet.matched(&path, 60_004), 0, "the cache was dropped");
@@ -513,7 +513,7 @@ fn a_prompt_beyond_the_memory_of_its_engine_pushes_nothing_out() {
         for _ in 0..3 {
             let pick = fleet.select(&largest, 2);
             assert_eq!(pick.matched_tokens, 0);
-            fleet.close(pick.booking.unwrap(), Ending::Failed, 3);
+            fleet.end(pick.booking.unwrap(), Ending::Failed, 3);
         }
         for (path, pick) in kept.iter().zip(&picks) {
             let again = fleet.look(path, 4);

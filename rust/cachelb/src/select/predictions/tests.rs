@@ -114,7 +114,7 @@ impl Gateway {
     fn end(&mut self, pick: Pick, ending: Ending, usage: Usage) {
         let now = Millis(self.now);
         let booking = pick.booking.unwrap();
-        assert!(self.selector.close(booking, ending, usage, now));
+        assert!(self.selector.end(booking, ending, usage, now));
         self.selector.validate().unwrap();
         let heard = Heard {
             until: Millis(self.now + 1_000),

@@ -193,7 +193,7 @@ impl Side {
             }
             Step::End(at, ending) if !self.bookings.is_empty() => {
                 let booking = self.bookings.swap_remove(at % self.bookings.len());
-                format!("{:?}", s.close(booking, ending, Usage::default(), now))
+                format!("{:?}", s.end(booking, ending, Usage::default(), now))
             }
             Step::Ready(at, ready) => {
                 s.workers_mut().set_ready(name(at), ready);
@@ -330,7 +330,7 @@ fn workers_whose_rows_are_kept_stay_and_those_no_longer_offered_go() {
                 ..Request::default()
             };
             let pick = selector.select(&mut offers, &request).unwrap();
-            selector.close(
+            selector.end(
                 pick.booking.unwrap(),
                 Ending::Completed,
                 Usage::default(),

@@ -280,7 +280,7 @@ fn run(plan: &[(usize, Step, Fates)], new: fn(u64) -> Site) -> Outcome {
                     Ending::Completed
                 };
                 site.selector
-                    .close(booking, ending, Usage::default(), Millis(now));
+                    .end(booking, ending, Usage::default(), Millis(now));
             }
             Step::Add(name, weight) if shares => site.add(NAMES[name], weight, now),
             Step::Ready(name, ready) if shares => site.set_ready(NAMES[name], ready, now),
@@ -329,7 +329,7 @@ fn run(plan: &[(usize, Step, Fates)], new: fn(u64) -> Site) -> Outcome {
             let ending = [Ending::Failed, Ending::Completed][i % 2];
             site.selector.tokens(booking, 40, Millis(1_000));
             site.selector
-                .close(booking, ending, Usage::default(), Millis(1_000));
+                .end(booking, ending, Usage::default(), Millis(1_000));
         }
     }
     (0..3).for_each(|from| network.deliver(from));

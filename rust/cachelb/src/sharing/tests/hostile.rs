@@ -284,7 +284,7 @@ proptest! {
                 Attack::Close(which, failed) if !open.is_empty() => {
                     let booking = open.swap_remove(which.index(open.len()));
                     let ending = if failed { Ending::Failed } else { Ending::Completed };
-                    selector.close(booking, ending, Usage::default(), at);
+                    selector.end(booking, ending, Usage::default(), at);
                 }
                 Attack::Reset(worker) => {
                     selector.workers_mut().reset_cache(WORKERS[worker], at);

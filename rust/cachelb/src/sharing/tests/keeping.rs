@@ -79,7 +79,7 @@ fn a_router_that_starts_later_knows_what_workers_hold_and_no_request() {
         b.validate().unwrap();
     }
     // Its own sharing goes on as before.
-    assert!(a.close(open, Ending::Failed, Usage::default(), Millis(101)));
+    assert!(a.end(open, Ending::Failed, Usage::default(), Millis(101)));
     let mut c = router(3, 1000);
     for message in told.into_iter().chain(tell(&mut a)) {
         let heard = hear(&mut c, &message, 102);

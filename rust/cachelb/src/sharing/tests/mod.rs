@@ -55,7 +55,7 @@ fn add(selector: &mut Selector, name: &str, now: u64) -> WorkerId {
 
 fn complete(selector: &mut Selector, booking: BookingId, now: u64) {
     let completed = Ending::Completed;
-    selector.close(booking, completed, Usage::default(), Millis(now));
+    selector.end(booking, completed, Usage::default(), Millis(now));
 }
 
 fn worker_of(selector: &Selector, booking: BookingId) -> String {
@@ -209,7 +209,7 @@ fn a_failed_request_takes_its_blocks_back_everywhere() {
     // Shares the first four blocks, at the same worker.
     ask_one_of(&[&name], &mut b, &prompt(1, 4, 2, 6), 7);
     assert_eq!(held(&b, &name).len(), 11);
-    a.close(booking, Ending::Failed, Usage::default(), Millis(8));
+    a.end(booking, Ending::Failed, Usage::default(), Millis(8));
     pass(&mut a, &mut b, 9);
     assert_eq!(held(&b, &name).len(), 6);
     assert_eq!(held(&a, &name).len(), 0);

@@ -80,10 +80,10 @@ fn a_route_is_told_when_it_is_learned_and_nothing_of_its_blocks() {
     hear_all(&mut b, &told, 8);
     assert_eq!(known(&b, 8), known(&a, 8));
     assert_eq!((remote_routes(&b), counts(&b).routes), (2, 2));
-    a.close(booking, Ending::Failed, Usage::default(), Millis(9));
+    a.end(booking, Ending::Failed, Usage::default(), Millis(9));
     assert_eq!(routes(&a), 2, "it answered");
     let failing = ask_chat(&mut a, &prompt(2, 3, 1, 9), &WORKERS, 10);
-    a.close(failing, Ending::Failed, Usage::default(), Millis(11));
+    a.end(failing, Ending::Failed, Usage::default(), Millis(11));
     hear_all(&mut b, &tell(&mut a), 12);
     assert_eq!((routes(&a), routes(&b), counts(&b).strangers), (2, 2, 0));
 }
@@ -315,7 +315,7 @@ proptest! {
                     let which = which.index(sites[at].open.len());
                     let (booking, _) = sites[at].open.swap_remove(which);
                     let ending = Ending::Failed;
-                    sites[at].selector.close(booking, ending, Usage::default(), Millis(now));
+                    sites[at].selector.end(booking, ending, Usage::default(), Millis(now));
                 }
                 Move::Reset(worker) => {
                     sites[at].selector.workers_mut().reset_cache(WORKERS[worker], Millis(now));

@@ -55,7 +55,7 @@ fn what_was_placed_long_ago_does_not_come_back_with_a_lost_message() {
     let pick = fleet.select(&path, 1);
     assert_eq!(pick.offer, 1);
     fleet.selector.first_token(pick.booking.unwrap(), Millis(2));
-    fleet.close(pick.booking.unwrap(), Ending::Completed, 3);
+    fleet.end(pick.booking.unwrap(), Ending::Completed, 3);
     assert_eq!(fleet.doubtful(1, &path, 4), [10, 0, 0]);
     // Its engine reports nothing about the last two, which go when others need their room.
     fleet.store(1, &other, 5);

@@ -46,7 +46,7 @@ impl Fleet {
         let pick = self.select(&prompt(90_000, 100), 0);
         let booking = pick.booking.unwrap();
         self.selector.first_token(booking, Millis(1_601));
-        self.close(booking, Ending::Completed, 1_602);
+        self.end(booking, Ending::Completed, 1_602);
     }
 
     /// The shared cache of the model; `held` of `path` is in it.
@@ -171,7 +171,7 @@ fn what_a_first_token_takes_in_any_case_is_not_saved_by_loading() {
         now += 40 + 4 * blocks;
         let booking = pick.booking.unwrap();
         fleet.selector.first_token(booking, Millis(now));
-        fleet.close(booking, Ending::Completed, now);
+        fleet.end(booking, Ending::Completed, now);
     }
     fleet.share(terms(0.2), &path, &[(0, 12)]);
     for (credited, ..) in fleet.credited(&path, now) {

@@ -73,6 +73,9 @@ pub use crate::indexes::blocks::Lost;
 pub use crate::indexes::pool::Pool;
 pub use crate::indexes::shared_cache::{SharedCache, SharedTerms};
 pub use crate::indexes::shared_readers::Readers;
+pub use crate::request::bodies::{
+    Bodies, BodySettings, Context, Counts, Headers, Tally as BodyTally,
+};
 pub use crate::request::body::{
     BYTES_PER_TOKEN, CONVENTIONS, Client, PromptRoom, Read, Room, Shape, response_name,
 };

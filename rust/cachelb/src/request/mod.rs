@@ -1,6 +1,7 @@
 //! One request, and the pick that answers it.
 
 use cachelb_core::block_tracker::Origin;
+pub(crate) mod bodies;
 pub(crate) mod body;
 pub(crate) mod hints;
 pub(crate) mod prompt;

@@ -13,17 +13,16 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
-use cachelb_body::{Clues, Limits, Profile as Rendering};
+use cachelb_body::Profile as Rendering;
 use cachelb_core::Error as Core;
-use cachelb_core::hashing::NamespaceKey;
 use cachelb_core::ids::{BookingId, Millis};
 use cachelb_share::About;
 use serde_json::Value as Json;
 
 use crate::error::{Error, Result};
 use crate::selector::{
-    self, Access, Eligibility, Ending, Hints, Model, Offer, PromptBuffers, Read, Request, Room,
-    Scales, Selector, Usage, lock, may_be_worker,
+    self, Access, Bodies, BodySettings, Context, Eligibility, Ending, Headers, Hints, Model, Offer,
+    PromptBuffers, Request, Room, Scales, Selector, Usage, lock, may_be_worker,
 };
 
 use self::edit::{Edit, Registration};
@@ -57,7 +56,7 @@ pub const MOST_KEY_BYTES: usize = 511;
 pub struct Router {
     pub(crate) policy: &'static str,
     pub(crate) own: Json,
-    sessions: NamespaceKey,
+    bodies: Bodies,
     pub(crate) is_keyed: bool,
     selector: Mutex<Selector>,
     pub(crate) registry: Registry<()>,
@@ -94,10 +93,18 @@ impl Router {
     /// [`Error::Options`] for an option that is unknown or has a wrong value.
     pub fn new(options: &str) -> Result<Self> {
         let built = Built::read(options)?;
+        let bodies = BodySettings {
+            profile: Rendering {
+                seed: built.assembly.reader.hasher.seed(),
+                ..Rendering::default()
+            },
+            strict: true,
+            ..BodySettings::default()
+        };
         Ok(Self {
             policy: built.policy,
             own: built.own,
-            sessions: built.sessions,
+            bodies: Bodies::new(bodies, built.sessions),
             is_keyed: built.is_keyed,
             selector: Mutex::new(Selector::new(built.settings, built.assembly.pool)),
             registry: Registry::new(vec![built.assembly.reader], Vec::new()),
@@ -170,12 +177,19 @@ impl Router {
     ) -> Result<Selection> {
         let Scratch { buffers, room } = scratch;
         buffers.boundaries.clear();
-        let mut read = Read::default();
+        let mut read = None;
         if let Prompt::Body { path, body } = prompt {
-            self.read_body(&mut read, room, path, body, query)?;
+            let context = Context {
+                path,
+                headers: &Headers::default(),
+                tenant: None,
+                session: None,
+                has_salt: query.cache_salt.is_some(),
+            };
+            read = Some(self.bodies.read(Some(body), context, true, room)?.0);
         }
         let reader = &self.registry.readers()[0];
-        let mut hints = Hints::of(Some(&read));
+        let mut hints = Hints::of(read.as_deref());
         hints.lora = query.lora.or(hints.lora);
         hints.cache_salt = query.cache_salt.or(hints.cache_salt);
         hints.expected_output_tokens = query
@@ -187,8 +201,11 @@ impl Router {
         let mut found = match prompt {
             Prompt::Tokens(tokens) => reader.words(tokens, namespace, &[], buffers),
             Prompt::Text(text) => reader.bytes(text, namespace, buffers),
-            Prompt::Body { .. } => reader.body(&read, &room.prompt, namespace, buffers),
             Prompt::Length(tokens) => selector::Prompt::without_tokens(tokens),
+            Prompt::Body { .. } => match read.as_deref() {
+                Some(read) => reader.body(read, &room.prompt, namespace, buffers),
+                None => selector::Prompt::without_tokens(0),
+            },
         };
         hints.complete(&mut found, model, &self.scales, buffers);
         found.set_session(query.session.unwrap_or_default());
@@ -197,7 +214,9 @@ impl Router {
             now: Millis(now_ms),
             ..hints.request(&found, query.exclude.len() as u32, buffers)
         };
-        self.pick(&request, query)
+        let selection = self.pick(&request, query);
+        room.take_back(&mut read);
+        selection
     }
 
     fn pick(&self, request: &Request<'_>, query: &Query<'_>) -> Result<Selection> {
@@ -231,32 +250,6 @@ impl Router {
         };
         roster.give_back(candidates);
         selection
-    }
-
-    fn read_body(
-        &self,
-        read: &mut Read,
-        room: &mut Room,
-        path: &str,
-        body: &[u8],
-        query: &Query<'_>,
-    ) -> Result<()> {
-        let rendering = Rendering {
-            seed: self.registry.hash_seed(),
-            ..Rendering::default()
-        };
-        read.unread(body.len());
-        let (reader, prompt) = room.reader(rendering, Limits::default(), body.len());
-        let body = reader.read(path, body)?;
-        read.prompt(&body, prompt);
-        read.hints(&body, query.cache_salt.is_some());
-        read.responses(&body, path, self.sessions);
-        let mut clues = Clues::default();
-        body.identify(&mut clues);
-        if let Some(identity) = clues.identity() {
-            read.identify(identity, None, self.sessions);
-        }
-        Ok(())
     }
 
     /// The first token of a request arrived. Returns whether its booking is open.

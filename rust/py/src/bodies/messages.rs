@@ -1,11 +1,11 @@
 //! Parsed messages of a chat, read as the body of a request with them.
 
+use cachelb::selector::BodyTally as Tally;
 use cachelb_body::{BodyReader, Limits, Profile};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
-use super::counts::Tally;
 use super::{Bodies, INLINE_BYTES};
 use crate::body::{Read, Room, unlocked};
 use crate::error::body_error;
@@ -24,20 +24,7 @@ impl Bodies {
         let body = encoded(messages)?;
         let bytes = body.as_bytes();
         let py = messages.py();
-        read.unread(bytes.len());
-        let work = || {
-            let (reader, parts) = self.reader(room, bytes.len());
-            match self.read_by(reader, PATH, bytes) {
-                Ok((body, current)) => {
-                    tally.kind = Some(body.kind());
-                    read.prompt(&body, parts);
-                    self.note_layout(&body, (None, PATH), current, read);
-                    parts.stored.clear();
-                    Ok(())
-                }
-                Err(error) => self.refuse(error, tally),
-            }
-        };
+        let work = || (self.core).read_messages(PATH, bytes, room, read, tally);
         unlocked(py, bytes.len() > INLINE_BYTES, work).map_err(body_error)
     }
 }

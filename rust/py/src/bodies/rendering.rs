@@ -1,15 +1,15 @@
 //! Token ids in the place of a text prompt, from a renderer of the gateway's.
 
+use cachelb::selector::BodyTally as Tally;
 use pyo3::exceptions::PyException;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
-use super::Bodies;
-use super::counts::Tally;
+use super::settings::Renderer;
 use crate::args::Words;
 use crate::body::{PromptRoom, Read, Shape};
 
-impl Bodies {
+impl Renderer {
     /// Has a text prompt rendered. If that fails it stays text; an interrupt or exit is raised to the caller.
     pub(super) fn render(
         &self,
@@ -19,10 +19,10 @@ impl Bodies {
         read: &mut Read,
         tally: &mut Tally,
     ) -> PyResult<()> {
-        let (Some(renderer), Some(answers)) = (&self.settings.renderer, read.answers) else {
+        let (Some(renderer), Some(answers)) = (&self.function, read.answers) else {
             return Ok(());
         };
-        if body.as_bytes().len() < self.settings.renderer_min_bytes {
+        if body.as_bytes().len() < self.min_bytes {
             return Ok(());
         }
         let py = body.py();

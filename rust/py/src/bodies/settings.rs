@@ -1,5 +1,6 @@
 //! The settings of `RequestBodies`.
 
+use cachelb::selector::BodySettings;
 use cachelb_body::{Engine, Given, Limits, Profile, Systems, Thoughts, Tools};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -31,77 +32,61 @@ const INLINE: [(&str, Systems); 4] = [
 const ATTRIBUTION: [(&str, bool); 2] = [("cut", false), ("kept", true)];
 const MATCH: [(&str, bool); 2] = [("likely", true), ("certain", false)];
 
-/// How a router reads bodies.
+/// Turns a body and its path into token ids.
 #[derive(Debug)]
-pub struct Settings {
-    /// But for the engine, where none is given.
-    pub profile: Profile,
-    pub engine: Option<Engine>,
-    /// The choices of a layout that are given.
-    pub given: Given,
-    pub limits: Limits,
-    /// Whether a body that cannot be read is an error.
-    pub strict: bool,
-    /// Whether clients may raise their priority.
-    pub trusts_priority: bool,
-    /// Headers of the gateway's own that name a session, in lower case.
-    pub session_headers: Vec<String>,
-    /// Turns a body and its path into token ids.
-    pub renderer: Option<Py<PyAny>>,
+pub struct Renderer {
+    pub function: Option<Py<PyAny>>,
     /// Shorter bodies are not rendered.
-    pub renderer_min_bytes: usize,
+    pub min_bytes: usize,
 }
 
-impl Settings {
-    /// How bodies to `engine` are read.
-    pub fn profile(&self, engine: Engine) -> Profile {
-        let is_likely = self.profile.is_likely;
-        Profile {
-            engine: if is_likely { Engine::Vllm } else { engine },
-            merges_responses: is_likely && engine == Engine::Sglang,
-            ..self.profile
-        }
-    }
-
-    pub fn of(given: &Options<'_, '_>, seed: u64) -> PyResult<Self> {
-        let engine = chosen(given, "engine", &ENGINES)?;
-        let layout = Given {
-            tools: chosen(given, "tools_place", &PLACES)?.flatten(),
-            systems: chosen(given, "inline_system", &INLINE)?,
-            thoughts: thoughts(given)?,
-            attributes: chosen(given, "attribution", &ATTRIBUTION)?,
-        };
-        let is_likely = given.choice("match", &MATCH)?;
-        let trust = words(given, "trust")?;
-        if let Some(other) = trust.iter().find(|word| *word != "priority") {
-            let text = format!("trust holds {other:?}; clients may be trusted with \"priority\"");
-            return Err(PyValueError::new_err(text));
-        }
+impl Renderer {
+    pub fn read(given: &Options<'_, '_>) -> PyResult<Self> {
         Ok(Self {
-            profile: Profile {
-                tools_place: layout.tools.filter(|place| *place != Tools::Absent),
-                keeps_reasoning: layout.thoughts == Some(Thoughts::Kept),
-                inline_system: layout.systems,
-                is_likely,
-                seed,
-                ..Profile::default()
-            },
-            engine,
-            given: layout,
-            limits: Limits {
-                bytes: given.integer("max_bytes", 1, MOST_BYTES)? as usize,
-                ..Limits::default()
-            },
-            strict: given.flag("strict")?,
-            trusts_priority: !trust.is_empty(),
-            session_headers: words(given, "session_headers")?
-                .iter()
-                .map(|name| name.to_lowercase())
-                .collect(),
-            renderer: callable("renderer", given.optional("renderer")?)?,
-            renderer_min_bytes: given.integer("renderer_min_bytes", 0, MOST_BYTES)? as usize,
+            function: callable("renderer", given.optional("renderer")?)?,
+            min_bytes: given.integer("renderer_min_bytes", 0, MOST_BYTES)? as usize,
         })
     }
+}
+
+/// How bodies are read.
+pub fn read(given: &Options<'_, '_>, seed: u64) -> PyResult<BodySettings> {
+    let engine = chosen(given, "engine", &ENGINES)?;
+    let layout = Given {
+        tools: chosen(given, "tools_place", &PLACES)?.flatten(),
+        systems: chosen(given, "inline_system", &INLINE)?,
+        thoughts: thoughts(given)?,
+        attributes: chosen(given, "attribution", &ATTRIBUTION)?,
+    };
+    let is_likely = given.choice("match", &MATCH)?;
+    let trust = words(given, "trust")?;
+    if let Some(other) = trust.iter().find(|word| *word != "priority") {
+        let text = format!("trust holds {other:?}; clients may be trusted with \"priority\"");
+        return Err(PyValueError::new_err(text));
+    }
+    Ok(BodySettings {
+        profile: Profile {
+            tools_place: layout.tools.filter(|place| *place != Tools::Absent),
+            keeps_reasoning: layout.thoughts == Some(Thoughts::Kept),
+            inline_system: layout.systems,
+            is_likely,
+            seed,
+            ..Profile::default()
+        },
+        engine,
+        given: layout,
+        limits: Limits {
+            bytes: given.integer("max_bytes", 1, MOST_BYTES)? as usize,
+            ..Limits::default()
+        },
+        strict: given.flag("strict")?,
+        learns: true,
+        trusts_priority: !trust.is_empty(),
+        session_headers: words(given, "session_headers")?
+            .iter()
+            .map(|name| name.to_lowercase())
+            .collect(),
+    })
 }
 
 /// One of the names of `choices`, if there is a value.

@@ -5,8 +5,7 @@ use cachelb_core::hashing::NamespaceKey;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 
-use super::headers::Headers;
-use super::{Bodies, bytes};
+use super::{Bodies, bytes, headers};
 use crate::body::{PromptRoom, Read, Shape};
 use crate::error::body_error;
 use crate::items::set_items;
@@ -23,12 +22,11 @@ pub fn read_body<'py>(
 ) -> PyResult<Bound<'py, PyDict>> {
     let py = body.py();
     // Prompts of one key are comparable; no session is named.
-    let bodies = Bodies::of(&Options(settings), 0, NamespaceKey::new([0; 16]))?;
-    let headers = Headers::read(headers, &bodies.settings.session_headers)?;
+    let bodies = Bodies::of(&Options(settings), 0, NamespaceKey::new([0; 16]))?.core;
+    let headers = headers::read(headers, &bodies.settings.session_headers)?;
     let bytes = bytes(body)?;
     let bytes = bytes.as_bytes();
-    let profile = bodies.settings.profile(bodies.layouts.engine());
-    let mut reader = BodyReader::new(profile, bodies.settings.limits);
+    let mut reader = BodyReader::new(bodies.profile(), bodies.settings.limits);
     let (mut read, mut room, mut clues) = (Read::default(), PromptRoom::default(), headers.clues());
     read.unread(bytes.len());
     let found = PyDict::new(py);

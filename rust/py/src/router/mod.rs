@@ -98,7 +98,7 @@ impl NativeRouter {
         let engine = Arc::new(Engine::new(selector, Clock::new(clock)?));
         let bodies = Bodies::of(&Options(bodies), keys.seed, keys.sessions)?;
         let fleet = Fleet {
-            layouts: Arc::clone(&bodies.layouts),
+            layouts: Arc::clone(&bodies.core.layouts),
             engine: Arc::clone(&engine),
             registry: Registry::new(readers, models),
             keys,
@@ -131,8 +131,8 @@ impl NativeRouter {
 
     /// Counts of request bodies, those of several names without zeros.
     fn _body_counts<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let counts = self.bodies.counts.plain().into_py_dict(py)?;
-        let layouts = &self.bodies.layouts.counts;
+        let counts = self.bodies.core.counts.plain().into_py_dict(py)?;
+        let layouts = &self.bodies.core.layouts.counts;
         for (name, count) in [
             ("layout_switches", &layouts.switches),
             ("layout_unreported", &layouts.unreported),
@@ -143,7 +143,7 @@ impl NativeRouter {
         let errors = [("beyond", &layouts.beyond), ("missing", &layouts.missing)];
         let errors = errors.map(|(name, count)| (name, count.load(Ordering::Relaxed)));
         counts.set_item("match_error_tokens", errors.into_py_dict(py)?)?;
-        for (name, named) in self.bodies.counts.named() {
+        for (name, named) in self.bodies.core.counts.named() {
             let found = named.into_iter().filter(|(_, count)| *count > 0);
             counts.set_item(name, found.into_py_dict(py)?)?;
         }

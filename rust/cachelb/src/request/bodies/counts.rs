@@ -2,8 +2,9 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use cachelb::selector::CONVENTIONS;
 use cachelb_body::{ErrorKind, Kind};
+
+use crate::request::body::CONVENTIONS;
 
 /// Requests with a body or headers, since the start. Neither dry runs nor retries are among them.
 #[derive(Debug)]
@@ -20,13 +21,16 @@ pub struct Counts {
 /// Counts that one request adds.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Tally {
+    /// Kind of a body that was read.
     pub kind: Option<Kind>,
+    /// Why it was not.
     pub error: Option<ErrorKind>,
-    pub convention: Option<usize>,
-    pub encoded: bool,
-    pub bad_ids: u32,
+    pub(crate) convention: Option<usize>,
+    pub(crate) encoded: bool,
+    pub(crate) bad_ids: u32,
+    /// The renderer failed.
     pub unrendered: bool,
-    pub attribution: bool,
+    pub(crate) attribution: bool,
 }
 
 impl Default for Counts {
@@ -44,6 +48,7 @@ impl Default for Counts {
 }
 
 impl Counts {
+    /// Adds those of a request.
     pub fn add(&self, tally: Tally) {
         let add = |counter: &AtomicU64, n: u64| {
             counter.fetch_add(n, Ordering::Relaxed);

@@ -66,10 +66,10 @@ pub trait Host: Send + Sync + 'static {
 /// # Panics
 ///
 /// Outside of the server's thread, as it has the runtime.
-pub async fn off_thread<T: Send + 'static>(
-    pick: impl FnOnce() -> Result<T, Refusal> + Send + 'static,
-) -> Result<T, Refusal> {
-    (task::spawn_blocking(pick).await).unwrap_or_else(|_| Err(Refusal::failed()))
+pub async fn off_thread<T: Send + 'static, E: From<Refusal> + Send + 'static>(
+    pick: impl FnOnce() -> Result<T, E> + Send + 'static,
+) -> Result<T, E> {
+    (task::spawn_blocking(pick).await).unwrap_or_else(|_| Err(Refusal::failed().into()))
 }
 
 /// A request to pick for.

@@ -51,14 +51,31 @@ pub struct Held {
     is_over: bool,
 }
 
-/// Outcome of a try.
-pub enum Came {
-    Picked(Picked),
-    Waits {
-        held: Held,
-        /// It is to look again then, whether it is called or not.
-        again: Option<Duration>,
-    },
+/// An admission, and how a request takes part in it.
+pub type Entrance<'a> = Option<(&'a Arc<Door>, &'a Way)>;
+
+/// Why no worker is picked.
+#[derive(Debug)]
+pub enum Stop {
+    Refused(Refusal),
+    /// The request waits; after that time it is to look again, whether it is called or not.
+    Waits(Held, Option<Duration>),
+}
+
+impl From<Refusal> for Stop {
+    fn from(refusal: Refusal) -> Self {
+        Self::Refused(refusal)
+    }
+}
+
+impl From<Stop> for Refusal {
+    /// Refusal for a selection without an entry, which waits nowhere.
+    fn from(stop: Stop) -> Self {
+        match stop {
+            Stop::Refused(refusal) => refusal,
+            Stop::Waits(..) => Self::failed(),
+        }
+    }
 }
 
 impl Door {
@@ -93,7 +110,7 @@ impl Door {
     /// Picks for a request by `tried`, once it is its turn.
     pub async fn admit<F>(self: &Arc<Self>, tried: impl Fn(Way) -> F) -> Result<Picked, Refusal>
     where
-        F: Future<Output = Result<Came, Refusal>>,
+        F: Future<Output = Result<Picked, Stop>>,
     {
         let turn = Arc::new(Turn::default());
         let end = self.wait.map(|wait| Instant::now() + wait);
@@ -102,11 +119,12 @@ impl Door {
         } else {
             Way::Hold(self.newcomer(Waker::from(Arc::clone(&turn))))
         };
-        let mut came = tried(way).await?;
+        let mut came = tried(way).await;
         loop {
             let (mut held, again) = match came {
-                Came::Picked(picked) => return Ok(picked),
-                Came::Waits { held, again } => (held, again.map(|again| Instant::now() + again)),
+                Ok(picked) => return Ok(picked),
+                Err(Stop::Refused(refusal)) => return Err(refusal),
+                Err(Stop::Waits(held, again)) => (held, again.map(|again| Instant::now() + again)),
             };
             let called = turn.0.notified();
             match end.into_iter().chain(again).min() {
@@ -119,8 +137,8 @@ impl Door {
             }
             let is_last = end.is_some_and(|end| end <= now);
             let ticket = held.ticket;
-            came = tried(Way::Again(ticket, is_last)).await?;
-            held.is_over = true;
+            came = tried(Way::Again(ticket, is_last)).await;
+            held.is_over = !matches!(came, Err(Stop::Refused(_)));
         }
     }
 
@@ -144,13 +162,14 @@ impl Door {
         }
     }
 
-    /// A request that waits by `ticket`.
-    pub fn held(self: &Arc<Self>, ticket: Ticket) -> Held {
-        Held {
+    /// The request waits by `ticket`, and looks again after so many milliseconds.
+    pub fn waits(self: &Arc<Self>, ticket: Ticket, again_ms: Option<u64>) -> Stop {
+        let held = Held {
             door: Arc::clone(self),
             ticket,
             is_over: false,
-        }
+        };
+        Stop::Waits(held, again_ms.map(Duration::from_millis))
     }
 }
 

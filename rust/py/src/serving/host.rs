@@ -12,11 +12,11 @@ use pyo3::prelude::*;
 use tokio::sync::Semaphore;
 
 use super::addresses::{Addresses, Known};
-use super::door::{Came, Door};
+use super::door::{Door, Entrance, Stop};
 use super::gate;
 use super::interpreted::Interpreted;
 use super::native::{failed, natively};
-use super::picking::{Chosen, Query, Selecting, Stop, pick};
+use super::picking::{Chosen, Query, Selecting, pick};
 use crate::arguments::MAX_TOKENS;
 use crate::decision::{Lease, Owner, header_pairs};
 use crate::router::NativeRouter;
@@ -134,35 +134,19 @@ impl RouterHost {
     }
 
     /// A try of a request to pass the `door`.
-    fn came(
-        self: &Arc<Self>,
-        door: &Arc<Door>,
-        asked: Asked,
-        entry: &Way,
-    ) -> Result<Came, Refusal> {
-        let came = match self.tried(By::Native, asked, Some((door, entry))) {
-            Ok(picked) => Ok(Came::Picked(picked)),
-            Err(Stop::Refused(refusal)) => Err(refusal),
-            Err(Stop::Waits(ticket, again_ms)) => Ok(Came::Waits {
-                held: door.held(ticket),
-                again: again_ms.map(Duration::from_millis),
-            }),
-        };
-        if matches!(entry, Way::Again(..)) || matches!(came, Ok(Came::Waits { .. })) {
+    fn came(self: &Arc<Self>, door: &Arc<Door>, asked: Asked, entry: &Way) -> Result<Picked, Stop> {
+        let came = self.tried(By::Native, asked, Some((door, entry)));
+        if matches!(entry, Way::Again(..)) || matches!(came, Err(Stop::Waits(..))) {
             door.call_next(false);
         }
         came
     }
 
-    fn tried(
-        self: &Arc<Self>,
-        way: By,
-        asked: Asked,
-        entry: Option<(&Door, &Way)>,
-    ) -> Result<Picked, Stop> {
+    fn tried(self: &Arc<Self>, way: By, asked: Asked, entry: Entrance<'_>) -> Result<Picked, Stop> {
         let again = matches!(entry, Some((_, Way::Again(..))));
         let found = self.selecting(way, &asked, again, |known, selecting| {
-            pick(selecting, &asked, known, entry)
+            let known = (known, way == By::Interpreted);
+            pick(self.router.get(), selecting, &asked, known, entry)
         });
         let (endpoints, chosen) = found?;
         let booking = Booking {

@@ -9,8 +9,9 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PyString};
 
-use super::native::{failed, inflight};
-use super::picking::{Chosen, Load, Query, RETRY_AFTER_S, Selecting, Stop};
+use super::door::Stop;
+use super::native::failed;
+use super::picking::{Chosen, Load, Query, RETRY_AFTER_S, Selecting};
 use crate::arguments::Call;
 use crate::decision::{Attempt, Owner as _};
 use crate::error::classes::{BodyError, NoWorkerAvailable};
@@ -81,21 +82,8 @@ impl Selecting for Interpreted<'_> {
         })
     }
 
-    fn models(&self) -> Vec<String> {
-        self.router.get().fleet.get().models()
-    }
-
     fn set_model(&mut self, model: &str) {
         self.call.model = Some(PyString::new(self.router.py(), model).unbind());
-    }
-
-    fn may_grow(&self) -> bool {
-        true
-    }
-
-    fn inflight(&mut self, chosen: &Chosen) -> u64 {
-        let (py, router) = (self.router.py(), self.router.get());
-        py.detach(|| inflight(router, chosen))
     }
 }
 

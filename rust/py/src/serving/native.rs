@@ -9,7 +9,8 @@ use cachelb_policy::Reason;
 use cachelb_serving::{Asked, Refusal};
 use pyo3::PyErr;
 
-use super::picking::{Chosen, Load, Query, RETRY_AFTER_S, Selecting, Stop};
+use super::door::Stop;
+use super::picking::{Chosen, Load, Query, RETRY_AFTER_S, Selecting};
 use crate::body::Read;
 use crate::decision::{Lease, Owner};
 use crate::error::body_text;
@@ -167,7 +168,10 @@ impl Selecting for Natively<'_> {
         };
         let found = match engine.caught(step) {
             Ok(Ok(Passed::Picked(found))) => Ok(found),
-            Ok(Ok(Passed::Waits { ticket, again_ms })) => Err(Stop::Waits(ticket, again_ms)),
+            Ok(Ok(Passed::Waits { ticket, again_ms })) => match query.entry {
+                Some((door, _)) => Err(door.waits(ticket, again_ms)),
+                None => Err(Refusal::failed().into()),
+            },
             Ok(Err(error)) => Err(refusal(&error, &candidates).into()),
             Err(error) => Err(failed(&error).into()),
         };
@@ -208,33 +212,9 @@ impl Selecting for Natively<'_> {
         chosen
     }
 
-    fn models(&self) -> Vec<String> {
-        self.router.fleet.get().models()
-    }
-
     fn set_model(&mut self, model: &str) {
         let known = self.registered.models.get_key_value(model);
         self.hints.model = known.map(|(name, _)| name.as_str());
         self.ready = None;
     }
-
-    fn may_grow(&self) -> bool {
-        false
-    }
-
-    fn inflight(&mut self, chosen: &Chosen) -> u64 {
-        inflight(self.router, chosen)
-    }
-}
-
-/// Requests in flight on a worker, as `Router.loads` has them.
-pub fn inflight(router: &NativeRouter, chosen: &Chosen) -> u64 {
-    let name = match chosen.rank {
-        Some(rank) => Offer::rank(&chosen.key, rank).name,
-        None => Arc::clone(&chosen.key),
-    };
-    router.engine.held(|selector| {
-        let id = selector.fleet().find(&name);
-        id.map_or(0, |id| u64::from(selector.book().loads.inflight(id)))
-    })
 }

@@ -3,13 +3,14 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use cachelb::selector::{Ticket, Way};
+use cachelb::selector::Offer;
 use cachelb_policy::Reason;
 use cachelb_serving::{Asked, Event, Refusal};
 
 use super::addresses::Known;
-use super::door::Door;
+use super::door::{Entrance, Stop};
 use crate::decision::Lease;
+use crate::router::NativeRouter;
 
 /// When a client that gets no worker may try again.
 pub const RETRY_AFTER_S: f64 = 1.0;
@@ -40,32 +41,8 @@ pub struct Query<'a> {
     pub dry_run: bool,
     /// Whether the first of them is to be taken, as a policy of the caller's would.
     pub pinned: bool,
-    /// The admission, and how the request takes part in it.
-    pub entry: Option<(&'a Door, &'a Way)>,
-}
-
-/// Why no worker is picked.
-#[derive(Debug)]
-pub enum Stop {
-    Refused(Refusal),
-    /// The request waits; in so many milliseconds it is to look again.
-    Waits(Ticket, Option<u64>),
-}
-
-impl From<Refusal> for Stop {
-    fn from(refusal: Refusal) -> Self {
-        Self::Refused(refusal)
-    }
-}
-
-impl From<Stop> for Refusal {
-    /// Refusal for a selection without an entry, which waits nowhere.
-    fn from(stop: Stop) -> Self {
-        match stop {
-            Stop::Refused(refusal) => refusal,
-            Stop::Waits(..) => Self::failed(),
-        }
-    }
+    /// The admission that it passes.
+    pub entry: Entrance<'a>,
 }
 
 /// Selects for one request, whichever way.
@@ -73,28 +50,24 @@ pub trait Selecting {
     /// Picks a worker, and books its load unless it is a dry run.
     fn select(&mut self, query: Query<'_>) -> Result<Chosen, Stop>;
 
-    /// Models that have workers of their own.
-    fn models(&self) -> Vec<String>;
-
     /// Selects for another model from here on.
     fn set_model(&mut self, model: &str);
-
-    /// Whether it may find workers that were not there when the addresses were read.
-    fn may_grow(&self) -> bool;
-
-    /// Requests in flight on a worker that was picked.
-    fn inflight(&mut self, chosen: &Chosen) -> u64;
 }
 
 /// Selects among workers of any model, if that will do.
-fn select(selecting: &mut dyn Selecting, asked: &Asked, query: Query<'_>) -> Result<Chosen, Stop> {
+fn select(
+    router: &NativeRouter,
+    selecting: &mut dyn Selecting,
+    asked: &Asked,
+    query: Query<'_>,
+) -> Result<Chosen, Stop> {
     let found = selecting.select(query);
     let has_none = |why: &Refusal| matches!(why.event, Event::NoModel | Event::NoWorker);
     match &found {
         Err(Stop::Refused(why)) if asked.any_model && has_none(why) => {}
         _ => return found,
     }
-    for model in selecting.models() {
+    for model in router.fleet.get().models() {
         selecting.set_model(&model);
         let found = selecting.select(query);
         if found.is_ok() {
@@ -104,14 +77,15 @@ fn select(selecting: &mut dyn Selecting, asked: &Asked, query: Query<'_>) -> Res
     Err(Refusal::no_worker(Some(RETRY_AFTER_S)).into())
 }
 
-/// Picks for a request: its endpoints, and the booked one.
+/// Picks for a request: its endpoints, and the booked one. `may_grow`: `selecting` may find workers that are not `known`.
 pub fn pick(
+    router: &NativeRouter,
     selecting: &mut dyn Selecting,
     asked: &Asked,
-    known: &Known,
-    entry: Option<(&Door, &Way)>,
+    (known, may_grow): (&Known, bool),
+    entry: Entrance<'_>,
 ) -> Result<(Vec<String>, Chosen), Stop> {
-    let among = known.among(asked.subset.as_ref(), selecting.may_grow());
+    let among = known.among(asked.subset.as_ref(), may_grow);
     let among = among.as_ref();
     let dry = Query {
         among,
@@ -121,8 +95,8 @@ pub fn pick(
         entry: None,
     };
     if let Some(limit) = asked.shed_inflight {
-        let chosen = select(selecting, asked, dry)?;
-        if selecting.inflight(&chosen) >= limit {
+        let chosen = select(router, selecting, asked, dry)?;
+        if inflight(router, &chosen) >= limit {
             return Err(Refusal::shed().into());
         }
     }
@@ -131,7 +105,7 @@ pub fn pick(
         entry,
         ..dry
     };
-    let chosen = select(selecting, asked, booking)?;
+    let chosen = select(router, selecting, asked, booking)?;
     // The header with the rank goes to any worker that serves the request, but is right for one only.
     let most = chosen.rank.map_or(asked.fallbacks, |_| 0);
     let (mut tried, before) = (asked.exclude.clone(), asked.exclude.len());
@@ -149,4 +123,16 @@ pub fn pick(
     }
     let endpoints = tried[before..].iter().filter_map(|key| known.of(key));
     Ok((endpoints.map(str::to_owned).collect(), chosen))
+}
+
+/// Requests in flight on a worker, as `Router.loads` has them.
+fn inflight(router: &NativeRouter, chosen: &Chosen) -> u64 {
+    let name = match chosen.rank {
+        Some(rank) => Offer::rank(&chosen.key, rank).name,
+        None => Arc::clone(&chosen.key),
+    };
+    router.engine.held(|selector| {
+        let id = selector.fleet().find(&name);
+        id.map_or(0, |id| u64::from(selector.book().loads.inflight(id)))
+    })
 }

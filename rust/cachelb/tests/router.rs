@@ -139,6 +139,9 @@ fn texts_and_bodies_find_the_worker_of_their_prefix() {
     assert!(second.matched_tokens > 400, "{second:?}");
     let bad = router.select(Prompt::Body { path, body: b"{" }, &Query::default(), 1);
     assert!(matches!(bad, Err(Error::Body(_))), "{bad:?}");
+    // Beyond a limit of the reader it is routed by load.
+    let deep = format!("{{\"messages\": {}", "[".repeat(100_000));
+    assert_eq!(chat(&deep).matched_tokens, 0);
 }
 
 #[test]

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from cachelb import Decision, Router
+from cachelb.router.flat import grouped
 from cachelb.state import RedisState, ZmqMesh
 
 
@@ -77,7 +78,7 @@ class _Gateway:
         if spec.clock is not None:
             ahead_s, rate = spec.clock
             clock = lambda: ahead_s + rate * time.monotonic()  # noqa: E731
-        self.router: Router[str] = Router(list(spec.workers), clock=clock, **dict(spec.options))
+        self.router: Router[str] = Router(list(spec.workers), clock=clock, **grouped(dict(spec.options)))
         self.mesh: ZmqMesh | RedisState | None = None
         if spec.redis is not None:
             self.mesh = RedisState(spec.redis)

@@ -72,12 +72,12 @@ class Health:
         >>> import cachelb
         >>> router = cachelb.Router(["gpu0", "gpu1"], health=cachelb.Health(breaker_failures=1), seed=1)
         >>> failed = router.select_worker(tokens=range(64))
-        >>> failed.on_error(503)
+        >>> _ = failed.on_error(500)
         >>> router.select_worker(tokens=range(64)).worker == failed.worker
         False
         >>> cachelb.Router(health=cachelb.Health(veto_kv_usage=90))
         Traceback (most recent call last):
-        ValueError: veto_kv_usage must be from 0 to 1, got 90
+        ValueError: veto_kv_usage must be between 0 and 1, got 90
     """
 
     booking_ttl_s: float = 3600

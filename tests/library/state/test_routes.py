@@ -11,6 +11,7 @@ from tests.waiting import wait_until
 
 from cachelb import Decision, Router
 from cachelb.metrics import PrometheusCollector
+from cachelb.router.flat import grouped
 
 STORY = list(range(640))
 ENDS = [160, 320, 640]
@@ -75,7 +76,7 @@ EIGHT = [f"gpu{at}" for at in range(8)]
 
 def picks(seed: int, options: dict[str, Any], others: int) -> list[str]:
     """Workers of the same conversations at one router, which was asked for others before."""
-    router = Router(EIGHT, seed=seed, hash_seed=7, **options)
+    router = Router(EIGHT, seed=seed, hash_seed=7, **grouped(options))
     for at in range(others):
         router.select_worker(tokens=[5000 + at] * 700, session=f"other {at}").on_complete()
     found = []

@@ -15,6 +15,7 @@ from tests.ports import free_ports
 from tests.waiting import wait_until
 
 from cachelb import Router
+from cachelb.router.flat import grouped
 from cachelb.state import RedisState, ZmqMesh
 
 WORKERS = [f"gpu{at}" for at in range(4)]
@@ -80,7 +81,7 @@ class RedisFleet:
 
 
 def make_router(**options: Any) -> Router[str]:
-    return Router(WORKERS, **{"secret": SECRET, "policy": "cache-aware", "seed": 1, **options})
+    return Router(WORKERS, **grouped({"secret": SECRET, "policy": "cache-aware", "seed": 1, **options}))
 
 
 @contextmanager

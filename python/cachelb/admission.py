@@ -206,7 +206,7 @@ class Admission(Generic[W]):
             notice_lag_s=notice_lag_s,
         )
         self.router = router
-        self._gate = AdmissionGate(router, self.options.native(router._plan.replicas))  # noqa: SLF001 - its own part
+        self._gate = AdmissionGate(router, self.options.native(router.shared_state.replicas))
 
     def acquire_nowait(self, **request: Unpack[RequestArguments]) -> Decision[W]:
         """Pick a worker, or refuse the request at once.

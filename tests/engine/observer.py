@@ -27,15 +27,15 @@ class LossyRouter(Router[str]):
     lost = 0
 
     @property
-    def _fleet(self) -> Any:
-        return Replaced(super()._fleet, {"live": self._take})
+    def event_sink(self) -> Any:
+        return Replaced(super().event_sink, {"live": self._take})
 
     def _take(self, key: str, dp_rank: int | None, seq: int | None, payload: bytes) -> tuple[int, int | None]:
         self._live += 1
         if self.lose_every and self._live % self.lose_every == 0:
             self.lost += 1
             return 0, None
-        return super()._fleet.live(key, dp_rank, seq, payload)
+        return super().event_sink.live(key, dp_rank, seq, payload)
 
 
 class Observer:

@@ -67,8 +67,11 @@ class RecordingSink:
     # --- the seam ---
 
     @property
-    def _fleet(self) -> Self:
+    def event_sink(self) -> Self:
         return self
+
+    def address_of(self, name: str) -> str:
+        return name
 
     def ranks(self) -> list[tuple[str, int]]:
         return list(self.workers.items())

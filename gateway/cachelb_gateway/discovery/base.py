@@ -137,7 +137,7 @@ class WorkerSource(ABC):
             RuntimeError: The source is running already; one source serves one router.
             TypeError: The router's `key` function does not take a URL.
         """
-        router._fleet.named(["http://127.0.0.1:1"])
+        router.discovered.named(router, ["http://127.0.0.1:1"])
         self._runs.claim(self)
         run = DiscoveryRun(
             self,

@@ -58,7 +58,7 @@ class DiscoveryRun(LoopThread):
         self._guard = DropGuard(drop_wait_s)
         self._options = worker_options
         # In the child of a fork, those that the parent found.
-        self._guard.held = router._discovered.found_by(source)
+        self._guard.held = router.discovered.found_by(source)
         self._found: frozenset[str] = frozenset()
         self._urls: dict[str, str] = {}
         self._answers = self._failures = 0
@@ -68,19 +68,19 @@ class DiscoveryRun(LoopThread):
 
     def start(self) -> None:
         """Start the thread."""
-        self._router._discovered.join(self._source, self.stats)
+        self._router.discovered.join(self._source, self.stats)
         super().start()
 
     def stop(self) -> None:
         """End the thread, and wait for it; the workers stay registered."""
         if self._end() is False:
             _log.warning("%s: its thread is blocked in a call and ends once the call returns", self._name)
-        self._router._discovered.leave(self._source)
+        self._router.discovered.leave(self._source)
 
     def found(self, workers: Iterable[str]) -> None:
         """Take an answer: all workers there are."""
         try:
-            urls, names = self._router._fleet.named(listed("workers", workers, MOST_WORKERS))
+            urls, names = self._router.discovered.named(self._router, listed("workers", workers, MOST_WORKERS))
         except (TypeError, ValueError) as error:
             raise DiscoveryError(str(error)) from error
         now_s = time.monotonic()
@@ -130,7 +130,7 @@ class DiscoveryRun(LoopThread):
     def _sync(self) -> None:
         """Register the workers. One that was removed by hand is registered again."""
         try:
-            self._router._discovered.sync(self._router, self._source, self._urls.values(), self._options)
+            self._router.discovered.sync(self._router, self._source, self._urls.values(), self._options)
         except Exception:  # noqa: BLE001 - logged; a router in trouble must not end discovery
             if not self._is_refused:
                 _log.exception("%s: the router refuses workers", self._name)

@@ -105,19 +105,21 @@ class Tap:
     # --- the sink ---
 
     @property
-    def _fleet(self) -> Self:
+    def event_sink(self) -> Self:
+        """The tap itself, which passes all on."""
         return self
 
     def ranks(self) -> list[tuple[str, int]]:
         """Return the workers and their ranks."""
-        return self._router._fleet.ranks()
+        return self._router.event_sink.ranks()
 
-    def _address_of(self, name: str) -> str:
+    def address_of(self, name: str) -> str:
+        """Return the address of a worker by its key."""
         return address_of(self._router, name)
 
     def connected(self, key: str, dp_rank: int | None, replayable: bool) -> int | None:  # noqa: FBT001 - the seam
         """Begin or continue a stream."""
-        start = self._router._fleet.connected(key, dp_rank, replayable)
+        start = self._router.event_sink.connected(key, dp_rank, replayable)
         with self._changed:
             notes = self._notes(dp_rank)
             notes.connected = True
@@ -128,7 +130,7 @@ class Tap:
 
     def live(self, key: str, dp_rank: int | None, seq: int | None, payload: bytes) -> tuple[int, int | None]:
         """Process a live message."""
-        done = self._router._fleet.live(key, dp_rank, seq, payload)
+        done = self._router.event_sink.live(key, dp_rank, seq, payload)
         with self._changed:
             notes = self._notes(dp_rank)
             notes.live += 1
@@ -142,7 +144,7 @@ class Tap:
 
     def replayed(self, key: str, dp_rank: int | None, seq: int, payload: bytes) -> int:
         """Process a batch of a replay."""
-        applied = self._router._fleet.replayed(key, dp_rank, seq, payload)
+        applied = self._router.event_sink.replayed(key, dp_rank, seq, payload)
         with self._changed:
             notes = self._notes(dp_rank)
             if notes.replay_complete is None:  # later ones close gaps, which the live messages show
@@ -156,7 +158,7 @@ class Tap:
 
     def replay_ended(self, key: str, dp_rank: int | None, complete: bool) -> int | None:  # noqa: FBT001 - the seam
         """Process the end of a replay."""
-        start = self._router._fleet.replay_ended(key, dp_rank, complete)
+        start = self._router.event_sink.replay_ended(key, dp_rank, complete)
         with self._changed:
             notes = self._notes(dp_rank)
             if notes.replay_complete is None:
@@ -166,7 +168,7 @@ class Tap:
 
     def disconnected(self, key: str, dp_rank: int | None) -> None:
         """Process the interruption of a stream."""
-        self._router._fleet.disconnected(key, dp_rank)
+        self._router.event_sink.disconnected(key, dp_rank)
 
     # --- notes ---
 

@@ -120,7 +120,7 @@ class EndpointPicker(Generic[W]):
             "fallbacks": fallbacks,
             "priorities": dict(priorities or {}),
             "shed_inflight": shed_inflight,
-            "admission": None if admission is None else admission.native(router._plan.replicas),  # noqa: SLF001 - its own part
+            "admission": None if admission is None else admission.native(router.shared_state.replicas),
             "rewrite_model": rewrite_model,
             "default_body_mode": default_body_mode,
             "expose_headers": [expose_headers] if isinstance(expose_headers, str) else expose_headers,

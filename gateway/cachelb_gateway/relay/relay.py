@@ -117,7 +117,7 @@ class Relay:
         if self._runs.claim(self):
             self._service = None
             return
-        service = Service(self._bind, self._hwm, self._given if router is None else router._fleet.ranks, self._keys)
+        service = Service(self._bind, self._hwm, self._given if router is None else router.event_sink.ranks, self._keys)
         self._runs.latest = Subscriber(self._settings, service, service=service, name="cachelb-kv-relay")
         self._service = service
         self._runs.latest.start()

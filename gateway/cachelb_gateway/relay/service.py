@@ -94,8 +94,13 @@ class Service:
     # --- from engines ---
 
     @property
-    def _fleet(self) -> Self:
+    def event_sink(self) -> Self:
+        """The service itself."""
         return self
+
+    def address_of(self, name: str) -> str:
+        """Return the address of a worker, which is its key."""
+        return name
 
     def ranks(self) -> list[tuple[str, int]]:
         """Return the workers and their ranks."""

@@ -170,7 +170,7 @@ class Gateway:
             "authorities": _authorities(None if upstream_ca is None else os.fspath(upstream_ca)),
             "access_log": log,
             "threads": min(_MOST_THREADS, os.cpu_count() or 1) if threads is None else threads,
-            "admission": None if admission is None else admission.native(router._plan.replicas),  # noqa: SLF001 - its own part
+            "admission": None if admission is None else admission.native(router.shared_state.replicas),
         }
         self._native = NativeGateway(router, options)
         self._router = router

@@ -227,12 +227,12 @@ class RouterGateway:
 
     def publish(self) -> list[bytes]:
         """Return the messages to other gateways that wait, of a router that shares."""
-        return self.router._fleet.publish()  # noqa: SLF001 - a call of transports
+        return self.router.shared_state.publish()
 
     def receive(self, message: bytes, now: float) -> None:
         """Take in a message of another gateway."""
         self._now = now
-        if self.router._fleet.receive(message) == "gap":  # noqa: SLF001 - a call of transports
+        if self.router.shared_state.receive(message) == "gap":
             raise AssertionError("a message of a router is missing")
 
     def set_ready(self, worker: int, ready: bool, now: float) -> None:  # noqa: FBT001 - called by position

@@ -314,7 +314,7 @@ def _entrances(
         entrances, routers = [*gateways_of], [one.router for one in gateways_of]
     if sharing:
         for origin, router in enumerate(routers, start=1):
-            router._fleet.share(origin, _SHARED_TTL_S, _SHARED_BYTES)  # noqa: SLF001 - as a transport does
+            router.shared_state.begin(origin, _SHARED_TTL_S, _SHARED_BYTES)
     return entrances
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from cachelb.events.endpoints import Endpoint
 from cachelb.events.poll_source import PollSource
-from cachelb.events.sink import KvSink
+from cachelb.events.sink import EventSink, KvSink
 from cachelb.events.source import ZmqSource
 from cachelb.events.stats import (
     PollSourceStats,
@@ -25,6 +25,7 @@ from cachelb.events.stats import (
 
 __all__ = [
     "Endpoint",
+    "EventSink",
     "KvSink",
     "PollSource",
     "PollSourceStats",

@@ -147,7 +147,7 @@ class Fleet:
     def _registered(self) -> dict[str, int]:
         """Return the router's workers, or the last known ones if that fails."""
         try:
-            workers = dict(self._sink._fleet.ranks())
+            workers = dict(self._sink.event_sink.ranks())
         except Exception:  # noqa: BLE001 - logged; a failing router must not end receiving
             if not self._is_lost:
                 _log.exception("the router does not name its workers; receiving goes on with the ones known")

@@ -124,7 +124,7 @@ class WorkerPoller:
 
     def _apply(self, messages: list[tuple[int | None, int, bytes]]) -> bool:
         """Pass messages on; return whether the worker is still registered."""
-        streams = self._sink._fleet
+        streams = self._sink.event_sink
         try:
             if not self._connected:
                 for rank in self._ranks:
@@ -154,7 +154,7 @@ class WorkerPoller:
             return True
         try:
             for rank in self._ranks:
-                self._sink._fleet.disconnected(self._key, rank)
+                self._sink.event_sink.disconnected(self._key, rank)
         except KeyError:
             return self._leave()
         self._connected = False
@@ -195,7 +195,7 @@ def poll_run(settings: PollSettings, sink: KvSink) -> PolledRun[PollStats]:
     return PolledRun(
         "cachelb-kv-polls",
         sink,
-        sink._fleet.ranks,
+        sink.event_sink.ranks,
         lambda key, place: WorkerPoller(key, place, settings, sink, calls),
         follow_s=_FOLLOW_S,
         join_s=_JOIN_S,

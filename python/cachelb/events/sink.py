@@ -5,12 +5,24 @@ from __future__ import annotations
 from typing import Protocol
 
 
-class KvStreams(Protocol):
-    """The streams of a sink: a stream is a worker and a rank, which is None for a worker without ranks.
+class EventSink(Protocol):
+    r"""The receiver of event streams: a stream is a worker and a rank, which is None for a worker without ranks.
 
     It checks the sequence of numbers, and returns which part of a stream is missing. A method raises
     `UnknownWorkerError` if the worker is not registered (any more).
+
+    Example:
+        >>> from cachelb import Router
+        >>> from cachelb.events import EventSink
+        >>> sink: EventSink = Router(["gpu0"]).event_sink
+        >>> sink.connected("gpu0", None, False)
+        >>> sink.live("gpu0", None, 0, b"\x92\x01\x91\x91\xb0AllBlocksCleared")
+        (1, None)
     """
+
+    def address_of(self, name: str) -> str:
+        """Return the URL of a worker by its key, with the credentials that the key lacks."""
+        ...
 
     def ranks(self) -> list[tuple[str, int]]:
         """Return the keys of the registered workers, and the number of ranks of each."""
@@ -38,7 +50,7 @@ class KvStreams(Protocol):
 
 
 class KvSink(Protocol):
-    """The receiver of event streams; `cachelb.Router` implements it.
+    """An object with a receiver of event streams; `cachelb.Router` implements it.
 
     Example:
         >>> from cachelb import Router
@@ -50,6 +62,6 @@ class KvSink(Protocol):
     """
 
     @property
-    def _fleet(self) -> KvStreams:
+    def event_sink(self) -> EventSink:
         """Receiver of the events."""
         ...

@@ -239,7 +239,7 @@ class Stream:
     def _catch_up(self) -> None:
         """Request messages that may have been missed."""
         try:
-            start = self._sink._fleet.connected(self._key, self._rank, self._replayable())
+            start = self._sink.event_sink.connected(self._key, self._rank, self._replayable())
         except Exception as error:  # noqa: BLE001 - logged; other workers must not be affected
             self._refuse(error)
         else:
@@ -249,13 +249,13 @@ class Stream:
         self._connected = False
         self._end_replay()
         try:
-            self._sink._fleet.disconnected(self._key, self._rank)
+            self._sink.event_sink.disconnected(self._key, self._rank)
         except Exception as error:  # noqa: BLE001 - logged; other workers must not be affected
             self._refuse(error)
 
     def _on_live(self, seq: int | None, payload: bytes) -> None:
         try:
-            _, start = self._sink._fleet.live(self._key, self._rank, seq, payload)
+            _, start = self._sink.event_sink.live(self._key, self._rank, seq, payload)
         except Exception as error:  # noqa: BLE001 - logged; other workers must not be affected
             self._refuse(error)
         else:
@@ -263,14 +263,14 @@ class Stream:
 
     def _on_replayed(self, seq: int, payload: bytes) -> None:
         try:
-            self._sink._fleet.replayed(self._key, self._rank, seq, payload)
+            self._sink.event_sink.replayed(self._key, self._rank, seq, payload)
         except Exception as error:  # noqa: BLE001 - logged; other workers must not be affected
             self._refuse(error)
 
     def _on_replay_ended(self, *, complete: bool) -> int | None:
         """Report the end of the replay; return the start of the next one."""
         try:
-            return self._sink._fleet.replay_ended(self._key, self._rank, complete)
+            return self._sink.event_sink.replay_ended(self._key, self._rank, complete)
         except Exception as error:  # noqa: BLE001 - logged; other workers must not be affected
             self._refuse(error)
             return None

@@ -53,6 +53,10 @@ class Discovered:
         copy._sources_of = {key: set(sources) for key, sources in self._sources_of.items()}
         return copy
 
+    def named(self, router: Router[Any], workers: Iterable[str]) -> tuple[list[str], list[str]]:
+        """Return workers and their keys; a worker without one is refused."""
+        return router._fleet.named(workers)
+
     def sync(self, router: Router[Any], source: object, found: Iterable[str], options: Mapping[str, Any]) -> None:
         """Register what a source finds, and drain what it no longer finds unless another source does.
 

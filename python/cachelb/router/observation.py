@@ -26,7 +26,7 @@ class Observation(Snapshots[W]):
 
     _plan: Plan
 
-    _discovered: Discovered
+    discovered: Discovered
     """The workers that sources of discovery registered."""
 
     _sources: Sources

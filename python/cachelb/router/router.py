@@ -16,8 +16,9 @@ from cachelb.policies.plan import Plan
 from cachelb.router import forks
 from cachelb.router.attachable import Sources
 from cachelb.router.discovered import Discovered
-from cachelb.router.reservations import Reservations
 from cachelb.router.settings import named_keywords, values_of
+from cachelb.router.shared_caches import SharedCaches
+from cachelb.router.shared_state import SharedState
 from cachelb.router.waiting import Waiting
 from cachelb.secret import read as read_secret
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
     from cachelb.admission import Admission
     from cachelb.bodies import RequestBodies
+    from cachelb.events.sink import EventSink
     from cachelb.forward import Forward
     from cachelb.policies import PolicyLike
     from cachelb.router.attachable import Attachable
@@ -38,7 +40,7 @@ W = TypeVar("W")
 _log = logging.getLogger("cachelb.router")
 
 
-class Router(Reservations[W]):
+class Router(SharedCaches[W]):
     """Routes requests over a fleet of registered workers.
 
     The router keeps one index of cached prefixes per model, the load of every worker, and the policy. Its memory is
@@ -110,7 +112,6 @@ class Router(Reservations[W]):
             TypeError: An argument has the wrong type, or there is none of that name; the message names its object.
             ValueError: An argument is outside its range, there is no such policy, or two workers have the same key.
         """
-        body_settings = values_of("bodies", bodies)
         pair_settings = values_of("pairs", pairs)
         secrets = read_secret(secret)
         if hash_seed is None and secrets:
@@ -126,7 +127,7 @@ class Router(Reservations[W]):
             "hash_seed": hash_seed,
             "namespace_key": secrets[0].namespace_key if secrets else None,
             "max_memory_mb": max_memory_mb,
-            "bodies": body_settings,
+            "bodies": values_of("bodies", bodies),
             "needs": plan.needs,
             **values_of("health", health),
             **pair_settings,
@@ -140,7 +141,7 @@ class Router(Reservations[W]):
         router._block_size = block_size
         router._secrets = secrets
         router._sources = Sources()
-        router._discovered = Discovered()
+        router.discovered = Discovered()
         router._waiting = Waiting()
         router._pid = os.getpid()
         router._forgotten = 0
@@ -230,7 +231,7 @@ class Router(Reservations[W]):
             twice = Counter(keys).most_common(1)[0][0]
             raise ValueError(f"worker key {twice!r} occurs twice in `workers`; keys must be unique")
         known = set(self.keys())
-        for key in known - now.keys() - self._discovered.found():
+        for key in known - now.keys() - self.discovered.found():
             self.remove_worker(key)
         for key, worker in now.items():
             if key not in known:
@@ -457,6 +458,45 @@ class Router(Reservations[W]):
             min_colocate_blocks=min_colocate_blocks,
         )
 
+    def reserve(
+        self, worker: W | str, *, track_prefill_tokens: bool = True, **request: Unpack[RequestArguments]
+    ) -> Decision[W]:
+        """Book a request on the worker that another selector picked for it, and record the placement.
+
+        The counterpart of a selector's `select_and_reserve`, by which its peers replay what it picked: load and cached
+        prefixes are the same as if this router had picked the worker. `Decision.reservation` has the arguments.
+
+        Args:
+            worker: The worker or its key.
+            track_prefill_tokens: Whether the worker computes the prompt. False for a decode worker that receives it
+                from a prefill worker.
+            **request: As for `select_worker`, without `among` and `exclude`.
+
+        Returns:
+            The decision, which owns the booked load. Its `retry()` finds no other worker.
+
+        Raises:
+            UnknownWorkerError: The worker is not registered.
+            NoWorkerAvailable: It takes no requests now, or not this one; the error has the reason.
+            TypeError: An argument has the wrong type.
+            ValueError: An argument is out of range.
+
+        Example:
+            >>> from cachelb import Router
+            >>> from cachelb.index import hash_blocks
+            >>> router = Router(["gpu0", "gpu1"], hash_seed=1)
+            >>> decision = router.reserve("gpu1", blocks=hash_blocks(range(64), seed=1), prompt_tokens=64)
+            >>> decision.on_complete()
+            >>> router.select_worker(tokens=range(64)).worker
+            'gpu1'
+        """
+        if not isinstance(track_prefill_tokens, bool):
+            raise TypeError(f"track_prefill_tokens must be a bool, not {type(track_prefill_tokens).__name__}")
+        for name in ("among", "exclude"):
+            if request.get(name) is not None:
+                raise TypeError(f"reserve() books the worker it is given: leave out {name}=")
+        return self._reserve(worker, track_prefill_tokens, **request)
+
     # --- events ---
 
     def apply_kv_events(
@@ -500,6 +540,16 @@ class Router(Reservations[W]):
 
     # --- sources and life ---
 
+    @property
+    def event_sink(self) -> EventSink:
+        """The receiver of KV event streams, for a source of your own; `update_load` and its like receive load."""
+        return self._fleet
+
+    @property
+    def shared_state(self) -> SharedState:
+        """The state that routers share, for a transport of your own."""
+        return SharedState(self)
+
     def attach(self, source: Attachable) -> None:
         """Start a source of load, events or shared state, and stop it with the router.
 
@@ -535,15 +585,12 @@ class Router(Reservations[W]):
     def __repr__(self) -> str:
         return f"<Router policy={self.policy!r} workers={len(self.keys())}>"
 
-    def _address_of(self, name: str) -> str:
-        return self._fleet.address_of(name)
-
     def _forked(self) -> None:
         """Drop the parent's state, and nothing more: most children only run another program and must start fast."""
         self._forgotten = self._fleet.after_fork()
         self._pid = os.getpid()
         self._waiting = Waiting()
-        self._discovered = self._discovered.in_child()
+        self.discovered = self.discovered.in_child()
 
     def _begin_in_child(self) -> None:
         """Start the sources' threads, which a fork does not copy: the child uses the router."""

@@ -73,7 +73,7 @@ def stats(router: Observation[Any]) -> RouterStats:
         remote_routes=counters["remote_routes"],
         learned=learned(router),
         state=_state(router),
-        discovery=router._discovered.stats(),
+        discovery=router.discovered.stats(),
         polls=router._sources.polls(router.keys()),
     )
 

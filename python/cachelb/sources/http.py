@@ -121,5 +121,5 @@ def address_of(router: object, name: str) -> str:
         >>> router.keys(), address_of(router, "http://gpu0:8000")
         (['http://gpu0:8000'], 'http://user:secret@gpu0:8000')
     """
-    known: Callable[[str], str] | None = getattr(router, "_address_of", None)
+    known: Callable[[str], str] | None = getattr(getattr(router, "event_sink", None), "address_of", None)
     return name if known is None else known(name)

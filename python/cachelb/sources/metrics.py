@@ -117,7 +117,7 @@ class MetricsSource:
             RuntimeError: The source is running already; one source feeds one router.
         """
         settings, slots = self._settings, asyncio.Semaphore(self._max_concurrency)
-        streams = getattr(router, "_fleet", None)  # counts ranks; others than Router have one for each worker
+        streams = getattr(router, "event_sink", None)  # counts ranks; others than Router have one for each worker
         self._runs.claim(self)
         self._runs.latest = PolledRun(
             "cachelb-metrics",

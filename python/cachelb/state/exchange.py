@@ -95,18 +95,18 @@ class _Peer:
 
 def is_shared(router: Router[Any]) -> bool:
     """Return whether the state of a router is shared in this process."""
-    exchange = router._exchange
+    exchange = router.shared_state.exchange
     return exchange is not None and exchange.pid == os.getpid()
 
 
 def secrets_of(router: Router[Any]) -> Sequence[Secret]:
     """Return the secrets of a router that is to share: its own, and others that it accepts."""
-    if not router._secrets:
+    if not router.shared_state.secrets:
         raise ValueError(
             "a router that shares its state needs a secret that all others have too: build it with secret=..., or set"
             f" {VARIABLE}"
         )
-    return router._secrets
+    return router.shared_state.secrets
 
 
 class Exchange:
@@ -116,7 +116,7 @@ class Exchange:
         """Prepare; `start` begins."""
         self.pid = os.getpid()
         self.origin = int.from_bytes(os.urandom(8), "little")
-        self._router = router
+        self._state = router.shared_state
         self._carrier = carrier
         self._settings = settings
         self._stopping = threading.Event()
@@ -136,14 +136,11 @@ class Exchange:
     def start(self, *, wait: bool) -> None:
         """Start, and if requested, wait for a peer's snapshot as long as the settings allow."""
         settings = self._settings
-        keep_prompts = self._router._fleet.share(
-            self.origin, settings.ttl_s, settings.max_bytes, share_fleet=settings.share_fleet
-        )
-        self._router._exchange = self
-        for part in keep_prompts:
+        for policy in self._state.begin(
+            self.origin, settings.ttl_s, settings.max_bytes, share_fleet=settings.share_fleet, exchange=self
+        ):
             _log.warning(
-                "policy %s keeps prompts in a tree, which is not shared: other routers receive only its load",
-                self._router._policy_for(part),
+                "policy %s keeps prompts in a tree, which is not shared: other routers receive only its load", policy
             )
         self._begun = True
         try:
@@ -168,14 +165,12 @@ class Exchange:
             self._carrier.close()
         elif self._thread.is_alive() and threading.current_thread() is not self._thread:
             self._thread.join()
-        if self._router._exchange is self:
-            self._router._exchange = None
-            self._router._fleet.unshare()
+        self._state.end(self)
 
     def stats(self) -> StateStats:
         """Return the counters of sent and received state."""
         now = time.monotonic()
-        bookings, counts = self._router._fleet.sharing_counts()
+        bookings, counts = self._state.counts()
         with self._lock:
             peers = tuple(
                 PeerStats(
@@ -236,12 +231,12 @@ class Exchange:
         beat_s = all_s = 0.0
         while not self._stopping.is_set():
             now = time.monotonic()
-            if now >= min(all_s, beat_s) or self._router._fleet.is_urgent():
+            if now >= min(all_s, beat_s) or self._state.is_urgent():
                 all_s = now + _HELD_S
-                self._publish(*self._router._fleet.publish())
+                self._publish(*self._state.publish())
             if now >= beat_s:
                 beat_s = now + _HEARTBEAT_S
-                heartbeat = self._router._fleet.heartbeat(time.monotonic_ns() // 1000)
+                heartbeat = self._state.heartbeat(time.monotonic_ns() // 1000)
                 if heartbeat is not None:
                     self._publish(heartbeat)
                 self._expire(now)
@@ -265,7 +260,7 @@ class Exchange:
         begun_s = time.monotonic()
         if self._askers and begun_s >= self._send_all_s:
             askers, self._askers = self._askers, {}
-            everything = self._router._fleet.publish_all()
+            everything = self._state.publish_all()
             for return_to in askers:
                 self._carrier.answer(return_to, everything)
             now = time.monotonic()
@@ -305,7 +300,6 @@ class Exchange:
             peer.part_s = now
         elif outcome == "complete":
             self._snapshot_complete(peer)
-        self._router._released()
 
     def _peer(self, origin: int, address: str, now: float) -> _Peer | None:
         peer = self._peers.get(origin)
@@ -325,13 +319,14 @@ class Exchange:
     def _apply(self, message: bytes) -> str:
         """Apply a message to the router and return the result."""
         try:
-            outcome = self._router._fleet.receive(message)
+            outcome = self._state.receive(message)
         except CachelbError as error:
             self._refuse("another router", error)
             outcome = "gap"
         if self._settings.share_fleet:
             # Before the next message, which may name new workers.
-            self._follow_fleet()
+            for key, failure in self._state.follow():
+                _log.warning("worker %s was changed by another router, but not here: %s", key, failure)
         return outcome
 
     def _refuse(self, address: str, reason: object) -> None:
@@ -341,18 +336,6 @@ class Exchange:
         if now >= self._warned_s + _WARN_AGAIN_S:
             self._warned_s = now
             _log.warning("a message from %s was refused (%d so far): %s", address, self._refused, reason)
-
-    def _follow_fleet(self) -> None:
-        """Apply remote changes of the fleet."""
-        changes = self._router._fleet.changes()
-        for key, models in changes:
-            try:
-                self._router._open_models(models)
-                self._router._fleet.follow(key)
-            except (TypeError, ValueError) as error:
-                _log.warning("worker %s was changed by another router, but not here: %s", key, error)
-        if changes:
-            self._router._released()
 
     def _missed(self, origin: int, peer: _Peer, now: float) -> None:
         if peer.asked_s is None:
@@ -396,5 +379,4 @@ class Exchange:
     def _forget(self, origin: int) -> None:
         with self._lock:
             self._peers.pop(origin, None)
-        self._router._fleet.forget_origin(origin)
-        self._router._released()
+        self._state.forget(origin)

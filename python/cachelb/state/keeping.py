@@ -32,7 +32,7 @@ class FileKeeper:
 
     def __init__(self, router: Router[Any], path: str, interval_s: float) -> None:
         """Prepare; `start` begins. A router that could never restore its file is refused."""
-        router._need_secret()
+        router.shared_state.check_secret()
         self.pid = os.getpid()
         self._router = router
         self._path = Path(path)
@@ -63,7 +63,7 @@ class FileKeeper:
         """Restore the file. Returns how the router starts, and what was restored."""
         try:
             data = self._read()
-            age_s = max(0.0, time.time() - self._router._fleet.kept_ms(data) / 1e3)
+            age_s = max(0.0, time.time() - self._router.shared_state.taken_ms(data) / 1e3)
             if age_s > max_age_s:
                 return self._cold(f"the snapshot is {age_s:.0f} s old, more than {max_age_s:g}"), None
             found = self._router.restore(data, ttl_s=ttl_s)
@@ -117,7 +117,7 @@ class FileKeeper:
         try:
             with open(opened, "wb", buffering=0) as file:  # noqa: PTH123 - a descriptor
                 length = 0
-                for piece in self._router._pieces():
+                for piece in self._router.shared_state.snapshot():
                     left = memoryview(piece)
                     while left:
                         left = left[file.write(left) :]

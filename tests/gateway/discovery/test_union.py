@@ -92,10 +92,10 @@ def test_a_router_has_the_union_of_sources_and_hand(steps: list[tuple[str, Any, 
     for what, which, value in steps:
         match what:
             case "finds":
-                router._discovered.sync(router, sources[which], value, {})
+                router.discovered.sync(router, sources[which], value, {})
                 model.finds(which, value)
             case "leaves":
-                router._discovered.leave(sources[which])
+                router.discovered.leave(sources[which])
                 model.leaves(which)
             case "adds":
                 router.add_worker(value)

@@ -387,7 +387,7 @@ def heard(*messages: tuple[int | None, bytes]) -> dict[str, Check]:
     stream = Stream("http://gpu0:8000", facts, Settings())
     stream.tap.watch([1, 2, 3, 4])
     for number, payload in messages:
-        stream.tap._fleet.live("http://gpu0:8000", None, number, payload)
+        stream.tap.event_sink.live("http://gpu0:8000", None, number, payload)
     stream.tap.streams.setdefault(None, StreamNotes())
     return {check.name: check for check in stream.checks()}
 
@@ -526,7 +526,7 @@ def test_what_one_rank_announces_does_not_cover_the_prompt_of_another() -> None:
     tap = Tap(router)
     prompt = list(range(8))
     first, second = tap.watch(prompt), tap.watch(prompt)
-    tap._fleet.connected("a", 0, False)
-    tap._fleet.live("a", 0, 0, encode_batch([stored([1, 2], prompt)], ts=1.0))
+    tap.event_sink.connected("a", 0, False)
+    tap.event_sink.live("a", 0, 0, encode_batch([stored([1, 2], prompt)], ts=1.0))
     assert [tap.covered(first, 0), tap.covered(second, 0), tap.covered(second, 1)] == [8, 8, 0]
     router.close()

@@ -280,10 +280,10 @@ class TestAsASource:
     def test_the_ranks_of_one_endpoint_are_told_together(self) -> None:
         routed: cachelb.Router[str] = router("only")
         routed.add_worker("only", dp_size=2)
-        assert routed._fleet.connected("only", 0, True) == 0
-        assert routed._fleet.live("only", 0, 0, batch(blocks(1), dp_rank=0)) == (0, None)
-        assert routed._fleet.live("only", 0, 0, batch(blocks(2), dp_rank=1)) == (0, 0)
-        assert routed._fleet.replay_ended("only", 0, True) is None
+        assert routed.event_sink.connected("only", 0, True) == 0
+        assert routed.event_sink.live("only", 0, 0, batch(blocks(1), dp_rank=0)) == (0, None)
+        assert routed.event_sink.live("only", 0, 0, batch(blocks(2), dp_rank=1)) == (0, 0)
+        assert routed.event_sink.replay_ended("only", 0, True) is None
         assert matched(routed) == {"only#0": 16, "only#1": 32}
 
 

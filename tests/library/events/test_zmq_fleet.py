@@ -239,7 +239,8 @@ def test_a_program_that_forgets_to_close_ends_all_the_same() -> None:
 from cachelb.events import ZmqSource
 class Sink:
     def ranks(self): return []
-    _fleet = property(lambda self: self)
+    def address_of(self, name): return name
+    event_sink = property(lambda self: self)
 source = ZmqSource()
 source.start(Sink())
 """

@@ -107,21 +107,6 @@ async def test_a_worker_that_rests_takes_requests_again_when_its_time_is_over_th
     await settle()
 
 
-async def test_cancelled_requests_leave_at_once_and_book_nothing() -> None:
-    admission = make(max_queued=2000)
-    blocker = await admission.acquire(tokens=prompt(0))
-    tasks = [await come(admission, at + 1, tokens=prompt(at + 1)) for at in range(1000)]
-    for task in tasks:
-        task.cancel()
-    results = await asyncio.gather(*tasks, return_exceptions=True)
-    assert {type(result) for result in results} == {asyncio.CancelledError}
-    assert (len(admission), admission._gate.waiting()) == (0, (0, 0))
-    assert admission.router.loads() == {"a": 1}
-    assert admission.stats()[0].cancelled == 1000
-    blocker.on_complete()
-    admission.router.validate()
-
-
 async def test_a_report_of_an_idle_engine_releases_nobody_beyond_the_bound() -> None:
     # Elsewhere a stale report of an empty queue released hundreds at once.
     admission = make()
@@ -161,18 +146,6 @@ async def test_one_that_answers_after_its_deadline_is_refused_and_the_next_one_g
     with pytest.raises(Overloaded, match="deadline passed"):
         await late
     assert (await served([other]))[0].is_open
-    assert admission.router.loads() == {"a": 2}
-
-
-async def test_one_that_is_cancelled_with_its_turn_passes_it_on() -> None:
-    admission = make()
-    blocker = await admission.acquire(tokens=prompt(0))
-    tasks = [await come(admission, at + 1, tokens=prompt(at + 1)) for at in range(3)]
-    blocker.on_first_token()
-    tasks[0].cancel()  # it was called, and has not answered
-    assert (await served([tasks[1]]))[0].worker == "a"
-    tasks[2].cancel()
-    await settle()
     assert admission.router.loads() == {"a": 2}
 
 
@@ -257,21 +230,6 @@ async def test_what_waited_is_recorded_and_foreseen() -> None:
     assert [record.queued_s for record in records] == [0.0, 2.5]
     (band,) = admission.stats()
     assert (band.admitted, band.released, band.waited_s) == (1, 1, 2.5)
-
-
-def test_threads_wait_too_and_none_is_left_behind() -> None:
-    admission = make("a", "b", requests=2)
-    served_by: list[str] = []
-
-    def work(thread: int) -> None:
-        for number in range(200):
-            with admission.acquire_sync(tokens=prompt(1000 * thread + number)) as decision:
-                served_by.append(decision.worker)
-
-    with beside(work, range(4)):
-        work(5)
-    assert len(served_by) == 1000
-    assert (len(admission), set(admission.router.loads().values())) == (0, {0})
 
 
 def test_requests_of_several_loops_and_threads_are_all_served() -> None:

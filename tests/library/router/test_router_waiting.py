@@ -215,29 +215,6 @@ async def test_an_abandoned_decision_wakes_them_too() -> None:
     assert (await ended([task]))[0].key == "a"
 
 
-async def test_a_release_wakes_nobody_whom_it_cannot_help() -> None:
-    router = make("a", "b", ready=True)
-    holder = router.select_worker(among=["b"], by_load=True)
-    router.set_ready("a", False)
-    tried = 0
-    select = router.select_worker
-
-    def counted(**request: Any) -> Decision[str]:
-        nonlocal tried
-        tried += 1
-        return select(**request)
-
-    router.select_worker = counted  # type: ignore[method-assign]  # to count
-    task = wait(router, among=["a"])
-    await queued(router, 1)
-    before = tried
-    holder.on_complete()
-    await queued(router, 1)
-    assert tried == before
-    task.cancel()
-    await asyncio.wait([task])
-
-
 def test_several_event_loops_in_threads_are_all_served() -> None:
     router = make("a", "b")
     waiting = threading.Barrier(5)

@@ -59,7 +59,7 @@ def test_policies_take_options_in_parentheses() -> None:
     alone = simulate(build("chat", seed=0, count=200), FleetSpec.parse("2xa30"), "prefill-times-batch", crowding=1.0)
     assert document["cells"][0]["policy"] == "prefill-times-batch(crowding=1)"
     assert ttft(document) == float(alone.ttft_s.mean())
-    assert "-batch(crowd=1): Router has no argument 'crowd'; did you mean 'crowding'" in refusal_of(
+    assert "-batch(crowd=1): policy 'prefill-times-batch' has no option 'crowd'; did you mean 'crowding'" in refusal_of(
         "chat", "--policy", "prefill-times-batch(crowd=1)"
     )
     assert "write NAME(KEY=VALUE,KEY=VALUE)" in refusal_of("chat", "--policy", "random(1)")
@@ -326,7 +326,7 @@ def test_unknown_workload_is_answered_with_the_nearest() -> None:
         (("--slo", "ttft=soon"), "ttft must be a time such as 0.5, 0.5s or 500ms, got 'soon'"),
         (("--sweep", "speed=2:1:1"), "cannot read 'speed=2:1:1'"),
         (("--sweep", "rate=1,2"), "rate can be swept of generat"),
-        (("--sweep", "cache_treshold=1,2"), "has no argument 'cache_treshold'"),
+        (("--sweep", "cache_treshold=1,2"), "has no option 'cache_treshold'"),
         (("--export", "x.jsonl.zst"), "use .jsonl, .jsonl.gz or .jsonl.xz"),
         (("--html", "/nowhere/page.html"), "No such file or directory"),
         (("--admission", "max_wait=1"), "an admission has no option 'max_wait'; did you mean 'max_wait_s'?"),

@@ -186,9 +186,9 @@ def test_interrupt_ends_the_runs(chats: Workload) -> None:
         (
             {"sweep": Sweep("cache_treshold", (1,))},
             TypeError,
-            "has no argument 'cache_treshold'.*Settings of the run are",
+            "has no option 'cache_treshold'.*Settings of the run are",
         ),
-        ({"treshold": 1}, TypeError, "has no argument 'treshold'"),
+        ({"treshold": 1}, TypeError, "has no option 'treshold'"),
         ({"fleet": POLYNOMIAL, "sweep": Sweep("mfu", (0.8, 1))}, TypeError, "roofline timing only"),
     ],
 )

@@ -21,7 +21,7 @@ from tests.commands import app
 from tests.gateways import Served, serving, wait_until
 from tests.http_client import complete, connect, send
 
-from cachelb import Router
+from cachelb import CacheAware, Router
 from cachelb.errors import TraceError
 from cachelb.policies import POLICIES
 from cachelb.records import Capture, capture, read_records
@@ -77,8 +77,7 @@ def naive(sent: Sequence[Prompt], capacity: int | None) -> float:
 )
 def test_ladder_equals_a_recount_of_the_prompts(sent: list[Prompt], capacity: int, policy: str, tmp_path: Path) -> None:
     clock = Clock()
-    options: dict[str, Any] = {"policy": "cache-aware", "index": "radix"} if policy == "radix" else {"policy": policy}
-    router = Router(["gpu0"], seed=1, clock=clock, **options)
+    router = Router(["gpu0"], seed=1, clock=clock, policy=CacheAware(index="radix") if policy == "radix" else policy)
     tap = Tap(router, 1e6, 0.0, 1 << 24)
     matched = []
     data = b""

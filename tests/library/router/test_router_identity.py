@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 import cachelb
+from cachelb.router.flat import grouped
 
 TEXT = "The five boxing wizards jump quickly over the lazy dog. " * 40
 PROMPTS: dict[str, dict[str, Any]] = {
@@ -36,7 +37,7 @@ def test_prompts_of_different_identity_share_nothing(kind: str, options: dict[st
     whose = {name: who for name, who in IDENTITIES.items() if kind == "tokens" or "mm" not in who}
     requests = [prompt, *(prompt | who for who in whose.values())]
     for first in requests:
-        router = cachelb.Router(["gpu0", "gpu1"], seed=1, **options)
+        router = cachelb.Router(["gpu0", "gpu1"], seed=1, **grouped(options))
         router.select_worker(**first).on_complete()
         assert [other for other in requests if known(router, other)] == [first]
 

@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 
-use super::{CHAT, MESSAGES, PLACES, RESPONSES, vllm};
+use super::{CHAT, MESSAGES, PLACES, RESPONSES, common, vllm};
 use crate::{
     BodyReader, Clues, Facts, Identity, Limits, Profile, Systems, Tools, convention_names,
 };
@@ -328,13 +328,6 @@ fn head_and_tools_are_found_in_the_prompt() {
     assert_eq!((beside, ends.len(), has_system), ([0..0, 0..0], 1, false));
 }
 
-fn shared(one: &[u8], other: &[u8]) -> usize {
-    one.iter()
-        .zip(other)
-        .take_while(|(one, other)| one == other)
-        .count()
-}
-
 #[test]
 fn system_text_beside_the_messages_has_an_end() {
     for (path, system, key) in [
@@ -356,7 +349,7 @@ fn system_text_beside_the_messages_has_an_end() {
             let (other, _) = ends(profile, path, &body("b"));
             assert_eq!(found.len(), 3, "{path} {place:?}");
             // The mark of the role, and that of the text, come before it.
-            assert!(found[0] < shared(&prompt, &other) && shared(&prompt, &other) < found[1]);
+            assert!(found[0] < common(&prompt, &other) && common(&prompt, &other) < found[1]);
             assert_eq!(found[2], prompt.len());
         }
     }

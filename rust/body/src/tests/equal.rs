@@ -1,6 +1,6 @@
 //! Equal and unequal bodies, by the table of the format.
 
-use super::{CHAT, MESSAGES, RESPONSES, stream, vllm};
+use super::{CHAT, MESSAGES, RESPONSES, common, stream, vllm};
 use crate::{BodyReader, Engine, ErrorKind, Kind, Limits, Profile, Prompt, Systems, Tools};
 
 fn chat(fields: &str) -> Vec<u8> {
@@ -29,79 +29,84 @@ fn arguments(field: &str) -> Vec<u8> {
     ))
 }
 
+/// All of `same` are read alike, and none of `others` like them.
+fn check(read: impl Fn(&str) -> Vec<u8>, same: &[&str], others: &[&str]) {
+    let base = read(same[0]);
+    for text in same {
+        assert_eq!(read(text), base, "{text}");
+    }
+    for text in others {
+        assert_ne!(read(text), base, "{text}");
+    }
+}
+
 #[test]
 fn spelling_does_not_count() {
-    let base = user(r#""\u00e9\/\ud83d\ude00""#);
-    assert_eq!(base, user("\"é/😀\""));
-    assert_eq!(
-        base,
-        chat("\"messages\" :\n[ {\"content\":\"é/😀\" , \"role\":\"user\"} ]")
-    );
-    assert_eq!(
-        base,
-        chat(
-            r#""temperature":1,"messages":[{"name":null,"role":"user","content":"é/😀"}],"stream":true"#
-        )
-    );
-    assert_ne!(base, user("\"e/😀\""));
+    let same = [
+        r#""messages":[{"role":"user","content":"\u00e9\/\ud83d\ude00"}]"#,
+        r#""messages":[{"role":"user","content":"é/😀"}]"#,
+        "\"messages\" :\n[ {\"content\":\"é/😀\" , \"role\":\"user\"} ]",
+        r#""temperature":1,"messages":[{"name":null,"role":"user","content":"é/😀"}],"stream":true"#,
+    ];
+    let other = r#""messages":[{"role":"user","content":"e/😀"}]"#;
+    check(chat, &same, &[other]);
 }
 
 #[test]
 fn order_of_keys_counts_inside_tools_only() {
-    assert_ne!(tools(r#"{"a":1,"b":2}"#), tools(r#"{"b":2,"a":1}"#));
-    assert_eq!(tools(r#"{"a":1,"b":2}"#), tools(r#"{ "a" : 1, "b": 2 }"#));
-    assert_ne!(
-        arguments(r#","arguments":"{\"a\":1,\"b\":2}""#),
-        arguments(r#","arguments":"{\"b\":2,\"a\":1}""#)
+    check(
+        tools,
+        &[r#"{"a":1,"b":2}"#, r#"{ "a" : 1, "b": 2 }"#],
+        &[r#"{"b":2,"a":1}"#],
     );
-    let image = |fields: &str| user(&format!(r#"[{{"type":"image_url",{fields}}}]"#));
-    let base = image(r#""image_url":{"url":"u","detail":"low"},"uuid":"1""#);
-    assert_eq!(
-        base,
-        image(r#""uuid":"1","image_url":{"detail":"low","url":"u"}"#)
+    let given = r#","arguments":"{\"a\":1,\"b\":2}""#;
+    check(
+        arguments,
+        &[given],
+        &[r#","arguments":"{\"b\":2,\"a\":1}""#],
     );
-    assert_eq!(
-        base,
-        image(r#""uuid":"1","image_url":{"detail":"low","url":"u"},"cache_control":{}"#)
+    check(
+        |fields| user(&format!(r#"[{{"type":"image_url",{fields}}}]"#)),
+        &[
+            r#""image_url":{"url":"u","detail":"low"},"uuid":"1""#,
+            r#""uuid":"1","image_url":{"detail":"low","url":"u"}"#,
+            r#""uuid":"1","image_url":{"detail":"low","url":"u"},"cache_control":{}"#,
+        ],
+        &[
+            r#""uuid":"2","image_url":{"detail":"low","url":"u"}"#,
+            r#""uuid":"1","image_url":{"detail":"low","url":"v"}"#,
+        ],
     );
-    assert_ne!(
-        base,
-        image(r#""uuid":"2","image_url":{"detail":"low","url":"u"}"#)
-    );
-    assert_ne!(
-        base,
-        image(r#""uuid":"1","image_url":{"detail":"low","url":"v"}"#)
-    );
+    let sglang = Profile {
+        engine: Engine::Sglang,
+        ..Profile::default()
+    };
     let function = |profile, fields: &str| {
-        stream(
-            profile,
-            CHAT,
-            &format!(r#"{{"messages":[{{"role":"user","content":"x"}}],"tools":[{{{fields}}}]}}"#),
-        )
+        let user = r#"{"role":"user","content":"x"}"#;
+        let body = format!(r#"{{"messages":[{user}],"tools":[{{{fields}}}]}}"#);
+        stream(profile, CHAT, &body)
     };
     let (one, other) = (
         r#""type":"function","function":{"name":"f","parameters":{}}"#,
         r#""function":{"parameters":{},"name":"f"},"type":"function""#,
     );
-    assert_ne!(
-        function(Profile::default(), one),
-        function(Profile::default(), other)
-    );
-    assert_eq!(function(vllm(), one), function(vllm(), other));
+    for profile in [Profile::default(), sglang] {
+        check(|fields| function(profile, fields), &[one], &[other]);
+    }
+    check(|fields| function(vllm(), fields), &[one, other], &[]);
     assert_eq!(function(vllm(), one), function(Profile::default(), one));
-    let sglang = Profile {
-        engine: Engine::Sglang,
-        ..Profile::default()
-    };
-    assert_ne!(function(sglang, one), function(sglang, other));
-    let deep = |fields: &str| {
-        format!(r#""type":"function","function":{{"name":"f","parameters":{{{fields}}}}}"#)
-    };
-    let (one, other) = (deep(r#""a":1,"b":2"#), deep(r#""b":2,"a":1"#));
-    assert_ne!(function(vllm(), &one), function(vllm(), &other));
-    let extra = r#""type":"function","function":{"x":1,"y":2,"name":"f","parameters":{}}"#;
-    let moved = r#""type":"function","function":{"y":2,"x":1,"name":"f","parameters":{}}"#;
-    assert_ne!(function(vllm(), extra), function(vllm(), moved));
+    for [one, other] in [
+        [
+            r#""type":"function","function":{"name":"f","parameters":{"a":1,"b":2}}"#,
+            r#""type":"function","function":{"name":"f","parameters":{"b":2,"a":1}}"#,
+        ],
+        [
+            r#""type":"function","function":{"x":1,"y":2,"name":"f","parameters":{}}"#,
+            r#""type":"function","function":{"y":2,"x":1,"name":"f","parameters":{}}"#,
+        ],
+    ] {
+        check(|fields| function(vllm(), fields), &[one], &[other]);
+    }
 }
 
 #[test]
@@ -123,65 +128,55 @@ fn numbers() {
 
 #[test]
 fn null_and_missing() {
-    let base = chat(r#""messages":[{"role":"user","content":"x"}]"#);
-    assert_eq!(
-        base,
-        chat(
-            r#""tools":null,"documents":null,"messages":[{"role":"user","content":"x","name":null,"refusal":null,"tool_calls":[]}]"#
-        )
+    check(
+        chat,
+        &[
+            r#""messages":[{"role":"user","content":"x"}]"#,
+            r#""tools":null,"documents":null,"messages":[{"role":"user","content":"x","name":null,"refusal":null,"tool_calls":[]}]"#,
+            r#""tools":[],"tool_choice":"auto","messages":[{"role":"user","content":"x","tool_calls":null}]"#,
+        ],
+        &[
+            r#""messages":[{"role":"user","content":"x","name":"n"}]"#,
+            r#""messages":[{"role":"user","content":"x","custom":1}]"#,
+        ],
     );
-    assert_eq!(
-        base,
-        chat(
-            r#""tools":[],"tool_choice":"auto","messages":[{"role":"user","content":"x","tool_calls":null}]"#
-        )
-    );
-    assert_ne!(tools(r#"{"a":null}"#), tools("{}"));
-    assert_ne!(tools("null"), tools("{}"));
-    assert_ne!(user("null"), user("\"\""));
-    assert_ne!(
-        base,
-        chat(r#""messages":[{"role":"user","content":"x","name":"n"}]"#)
-    );
-    assert_ne!(
-        base,
-        chat(r#""messages":[{"role":"user","content":"x","custom":1}]"#)
-    );
+    check(tools, &["{}"], &[r#"{"a":null}"#, "null"]);
+    check(user, &["null"], &["\"\""]);
 }
 
 #[test]
 fn contents() {
-    let part = |text: &str| format!(r#"{{"type":"text","text":"{text}"}}"#);
-    assert_eq!(user("\"ab\""), user(&format!("[{}]", part("ab"))));
-    assert_eq!(
-        user("\"ab\""),
-        user(r#"[{"text":"ab","type":"t\u0065xt","cache_control":{"type":"ephemeral"}}]"#)
+    check(
+        user,
+        &[
+            "\"ab\"",
+            r#"[{"type":"text","text":"ab"}]"#,
+            r#"[{"text":"ab","type":"t\u0065xt","cache_control":{"type":"ephemeral"}}]"#,
+        ],
+        &[r#"[{"type":"other","text":"ab"}]"#],
     );
-    let two = user(&format!("[{},{}]", part("a"), part("b")));
-    assert_ne!(user("\"ab\""), two);
-    assert_ne!(user("\"a\\nb\""), two);
-    assert_ne!(user("[]"), user("[{}]"));
-    assert_ne!(user("[]"), user("null"));
-    assert_ne!(user(r#"[{"type":"other","text":"ab"}]"#), user("\"ab\""));
-    assert_ne!(
-        chat(r#""messages":[{"role":"developer","content":"x"}]"#),
-        chat(r#""messages":[{"role":"system","content":"x"}]"#)
-    );
+    let two = r#"[{"type":"text","text":"a"},{"type":"text","text":"b"}]"#;
+    check(user, &[two], &["\"ab\"", "\"a\\nb\""]);
+    check(user, &["[]"], &["[{}]", "null"]);
+    let message = |role: &str| {
+        chat(&format!(
+            r#""messages":[{{"role":"{role}","content":"x"}}]"#
+        ))
+    };
+    check(message, &["developer"], &["system"]);
 }
 
 #[test]
 fn system_blocks_are_not_their_join() {
     for profile in [Profile::default(), vllm()] {
         let system = |system: &str| {
-            let body =
-                format!(r#"{{"system":{system},"messages":[{{"role":"user","content":"x"}}]}}"#);
+            let user = r#"{"role":"user","content":"x"}"#;
+            let body = format!(r#"{{"system":{system},"messages":[{user}]}}"#);
             stream(profile, MESSAGES, &body)
         };
-        let block = |text: &str| format!(r#"{{"type":"text","text":"{text}"}}"#);
-        let two = system(&format!("[{},{}]", block("a"), block("b")));
-        assert_ne!(two, system("\"ab\""));
-        assert_ne!(two, system("\"a\\nb\""));
-        assert_eq!(system("\"ab\""), system(&format!("[{}]", block("ab"))));
+        let two = r#"[{"type":"text","text":"a"},{"type":"text","text":"b"}]"#;
+        check(system, &[two], &["\"ab\"", "\"a\\nb\""]);
+        check(system, &["\"ab\"", r#"[{"type":"text","text":"ab"}]"#], &[]);
     }
 }
 
@@ -203,50 +198,43 @@ fn what_is_no_json_is_invalid() {
 
 #[test]
 fn arguments_of_calls() {
-    let none = arguments("");
-    for field in [
+    let none = [
+        "",
         r#","arguments":"""#,
         r#","arguments":"{}""#,
         r#","arguments":null"#,
         r#","arguments":{}"#,
         r#","arguments":" { } ""#,
-    ] {
-        assert_eq!(none, arguments(field), "{field}");
-    }
-    let one = arguments(r#","arguments":"{\"a\": 1}""#);
-    assert_eq!(one, arguments(r#","arguments":"{\"a\":1}""#));
-    assert_eq!(one, arguments(r#","arguments":{"a":1}"#));
-    assert_eq!(one, arguments(r#","arguments":"{\"a\":2,\"a\":1}""#));
-    for field in [
+    ];
+    let one = [
+        r#","arguments":"{\"a\": 1}""#,
+        r#","arguments":"{\"a\":1}""#,
+        r#","arguments":{"a":1}"#,
+        r#","arguments":"{\"a\":2,\"a\":1}""#,
+    ];
+    let others = [
         r#","arguments":"{\"a\": 1""#,
         r#","arguments":"[1]""#,
         r#","arguments":[1]"#,
         r#","arguments":"x""#,
         r#","arguments":"null""#,
-    ] {
-        assert_ne!(one, arguments(field), "{field}");
-        assert_ne!(none, arguments(field), "{field}");
-    }
+    ];
+    check(arguments, &none, &others);
+    check(arguments, &one, &others);
     let anthropic = r#"{"messages":[{"role":"assistant","content":[{"type":"tool_use","id":"1","name":"f","input":{"a":1}}]}]}"#;
-    assert_eq!(one, stream(Profile::default(), MESSAGES, anthropic));
+    let anthropic = stream(Profile::default(), MESSAGES, anthropic);
+    assert_eq!(arguments(one[0]), anthropic);
 }
 
 #[test]
 fn the_last_of_equal_keys_counts() {
-    assert_eq!(
-        user("\"x\""),
-        chat(
-            r#""messages":[{"role":"system","content":"y"},{}],"tools":[1],"messages":[{"content":[{"type":"a"}],"role":"tool","role":"user","content":"x"}],"tools":null"#
-        )
-    );
-    assert_eq!(
-        tools(r#"{"a":{"b":1},"c":2,"a":{"b":2,"b":3}}"#),
-        tools(r#"{"a":{"b":3},"c":2}"#)
-    );
-    assert_eq!(
-        arguments(r#","arguments":"{}""#),
-        arguments(r#","x":1},"function":{"name":"f","arguments":"x","arguments":"""#)
-    );
+    let plain = r#""messages":[{"role":"user","content":"x"}]"#;
+    let twice = r#""messages":[{"role":"system","content":"y"},{}],"tools":[1],"messages":[{"content":[{"type":"a"}],"role":"tool","role":"user","content":"x"}],"tools":null"#;
+    check(chat, &[plain, twice], &[]);
+    let twice = r#"{"a":{"b":1},"c":2,"a":{"b":2,"b":3}}"#;
+    check(tools, &[r#"{"a":{"b":3},"c":2}"#, twice], &[]);
+    let twice = r#","x":1},"function":{"name":"f","arguments":"x","arguments":"""#;
+    check(arguments, &[r#","arguments":"{}""#, twice], &[]);
 }
 
 #[test]
@@ -275,33 +263,30 @@ fn one_conversation_through_three_apis() {
 
 #[test]
 fn attribution_counts_and_goes_for_vllm_only() {
-    let body = |hash: u32| {
-        format!(
-            r#"{{"system":[{{"type":"text","text":"x-anthropic-billing-header: {hash}"}},{{"type":"text","text":"S"}}],"messages":[{{"role":"user","content":"x"}}]}}"#
-        )
+    let body = |hash: &str| {
+        let header = format!(r#"{{"type":"text","text":"x-anthropic-billing-header: {hash}"}}"#);
+        let system = format!(r#"[{header},{{"type":"text","text":"S"}}]"#);
+        format!(r#"{{"system":{system},"messages":[{{"role":"user","content":"x"}}]}}"#)
     };
-    assert_eq!(
-        stream(vllm(), MESSAGES, &body(1)),
-        stream(vllm(), MESSAGES, &body(2))
+    check(
+        |hash| stream(vllm(), MESSAGES, &body(hash)),
+        &["1", "2"],
+        &[],
     );
     for engine in [Engine::Unset, Engine::Sglang] {
         let profile = Profile {
             engine,
             ..Profile::default()
         };
-        assert_ne!(
-            stream(profile, MESSAGES, &body(1)),
-            stream(profile, MESSAGES, &body(2))
+        check(
+            |hash| stream(profile, MESSAGES, &body(hash)),
+            &["1"],
+            &["2"],
         );
         let mut reader = BodyReader::new(profile, Limits::default());
-        assert_eq!(
-            reader
-                .read(MESSAGES, body(1).as_bytes())
-                .unwrap()
-                .facts()
-                .attribution,
-            1
-        );
+        let text = body("1");
+        let read = reader.read(MESSAGES, text.as_bytes()).unwrap();
+        assert_eq!(read.facts().attribution, 1);
     }
 }
 
@@ -314,10 +299,7 @@ fn inline_system_messages_change_the_head_unless_they_stay() {
     };
     let shared = |profile| {
         let [one, other] = [body("a"), body("b")].map(|body| stream(profile, MESSAGES, &body));
-        one.iter()
-            .zip(&other)
-            .take_while(|(one, other)| one == other)
-            .count()
+        common(&one, &other)
     };
     assert_eq!(shared(Profile::default()), 1, "the mark of the digest");
     let profile = Profile {
@@ -351,18 +333,22 @@ fn fields_that_change_the_rendering_change_the_head() {
         assert!(stream.ends_with(&base));
         seen.push(stream);
     }
-    assert_eq!(
-        with(r#""chat_template_kwargs":{"a":1,"b":2}"#),
-        with(r#""chat_template_kwargs":{"b":2,"a":1}"#)
-    );
-    assert_eq!(
-        with(r#""reasoning_effort":"high""#),
-        with(r#""reasoning":{"effort":"high","summary":"auto"}"#)
-    );
-    assert_eq!(
-        with(r#""tool_choice":{"type":"tool","name":"f"}"#),
-        with(r#""tool_choice":{"type":"function","function":{"name":"f"}}"#)
-    );
+    for alike in [
+        [
+            r#""chat_template_kwargs":{"a":1,"b":2}"#,
+            r#""chat_template_kwargs":{"b":2,"a":1}"#,
+        ],
+        [
+            r#""reasoning_effort":"high""#,
+            r#""reasoning":{"effort":"high","summary":"auto"}"#,
+        ],
+        [
+            r#""tool_choice":{"type":"tool","name":"f"}"#,
+            r#""tool_choice":{"type":"function","function":{"name":"f"}}"#,
+        ],
+    ] {
+        check(with, &alike, &[]);
+    }
     for field in [
         r#""temperature":0.5"#,
         r#""tool_choice":"required""#,
@@ -388,10 +374,7 @@ fn places_of_tools() {
             ..Profile::default()
         };
         let [one, other] = ["a", "b"].map(|tool| stream(profile, CHAT, &body(tool)));
-        one.iter()
-            .zip(&other)
-            .take_while(|(one, other)| one == other)
-            .count()
+        common(&one, &other)
     };
     assert_eq!(shared(None), 1);
     assert_eq!(shared(Some(Tools::BeforeSystem)), 3);
@@ -423,10 +406,7 @@ fn tools_stand_behind_one_system_message_only() {
             let body = format!(r#"{{"tools":["{tool}"],"{field}":[{leads}{user}]{more}}}"#);
             stream(profile, path, &body)
         });
-        one.iter()
-            .zip(&other)
-            .take_while(|(one, other)| one == other)
-            .count()
+        common(&one, &other)
     };
     let instructions = format!(r#","instructions":"{system}""#);
     assert!(shared(CHAT, &["system"], "") > 300);

@@ -5,8 +5,8 @@ use std::sync::atomic::Ordering;
 
 use serde_json::json;
 
-use super::MESSAGES;
-use super::likely::{Talk, Turn, common, profile, read, word};
+use super::likely::{Talk, Turn, profile, read, word};
+use super::{MESSAGES, common};
 use crate::{
     Api, Basis, BodyReader, Given, Layout, Layouts, Limits, Notice, Systems, Thoughts, Tools, Usage,
 };

@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-use super::{CHAT, MESSAGES, RESPONSES};
+use super::{CHAT, MESSAGES, RESPONSES, common};
 use crate::{BodyReader, Layout, Limits, Profile, Prompt, Systems, Thoughts, Tools};
 
 /// A part of a conversation; each text is unique.
@@ -313,13 +313,6 @@ pub(super) fn read(path: &str, body: &Value, layout: Layout) -> (Vec<u8>, Vec<us
         text.slices().collect::<Vec<_>>().concat(),
         body.ends().collect(),
     )
-}
-
-pub(super) fn common<T: PartialEq>(one: &[T], other: &[T]) -> usize {
-    one.iter()
-        .zip(other)
-        .take_while(|(one, other)| one == other)
-        .count()
 }
 
 /// Words of `parts` in `bytes`, which begin with a whole prompt's.

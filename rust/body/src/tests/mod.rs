@@ -54,3 +54,9 @@ pub(super) fn stream(profile: Profile, path: &str, body: &str) -> Vec<u8> {
     assert!(!found.is_empty(), "no prompt: {body}");
     found
 }
+
+/// How many leading items are the same.
+pub(super) fn common<T: PartialEq>(one: &[T], other: &[T]) -> usize {
+    let both = one.iter().zip(other);
+    both.take_while(|(one, other)| one == other).count()
+}

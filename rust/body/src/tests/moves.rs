@@ -1,7 +1,7 @@
 //! Parts that engines and templates move within a prompt are shared as a whole or not at all.
 #![allow(clippy::too_many_lines)] // tables
 
-use super::{CHAT, MESSAGES, RESPONSES, stream, vllm};
+use super::{CHAT, MESSAGES, RESPONSES, common, stream, vllm};
 use crate::{Engine, Profile, Systems, Tools};
 
 /// The messages of a chat that vLLM makes of items, and those that other engines may keep apart.
@@ -94,14 +94,11 @@ fn items_of_a_response_are_messages() {
     ] {
         for (one, other) in [([c, out], [c, a]), ([a, c], [a, r]), ([c, d], [c, r])] {
             let (one, other) = (response(profile, &one), response(profile, &other));
-            let same = one
-                .iter()
-                .zip(&other)
-                .take_while(|(one, other)| one == other);
+            let same = common(&one, &other);
             let shown = String::from_utf8_lossy(&one);
             // No more than the user's message and the opening of the assistant's.
             let opening = shown.find("assistant").expect("a message") - 3;
-            assert!(same.count() <= opening + 20, "{shown}");
+            assert!(same <= opening + 20, "{shown}");
         }
         assert_ne!(response(profile, &[c, a]), response(profile, &[a, c, out]));
     }
@@ -139,11 +136,8 @@ fn agents_share_all_until_the_next_question() {
 /// Bytes of canonical text that two bodies share, and whether `text` lies in them.
 fn shares(profile: Profile, path: &str, [one, other]: [&str; 2], text: &str) -> bool {
     let [one, other] = [one, other].map(|fields| stream(profile, path, &format!("{{{fields}}}")));
-    let same = one
-        .iter()
-        .zip(&other)
-        .take_while(|(one, other)| one == other);
-    String::from_utf8_lossy(&one[..same.count()]).contains(text)
+    let same = common(&one, &other);
+    String::from_utf8_lossy(&one[..same]).contains(text)
 }
 
 #[test]

@@ -10,19 +10,13 @@ use proptest::test_runner::TestRunner;
 use super::apis::Api;
 use super::engines::chat_of;
 use super::families::{FAMILIES, Family};
-use super::stream;
 use super::talks::{CHANGES, Style, Talk, change, number, talk};
+use super::{common, stream};
 use crate::canon::DIGEST;
 use crate::{Engine, Profile};
 
 fn pairs() -> usize {
     std::env::var("CACHELB_RULE_PAIRS").map_or(50_000, |text| text.parse().expect("a number"))
-}
-
-fn common(one: &[u8], other: &[u8]) -> usize {
-    let mut same = one.iter().zip(other);
-    same.position(|(one, other)| one != other)
-        .unwrap_or(one.len().min(other.len()))
 }
 
 /// Digests may look like anything.

@@ -5,10 +5,8 @@ mod fields;
 mod fuzz;
 mod identity;
 
-use cachelb_core::ids::Medium;
-
 use super::{MAX_PAYLOAD, decode};
-use crate::{Attention, Batch, Event, Name, Place, Remove, Store};
+use crate::{Batch, Event, Remove, Store};
 use encode::{Value, list, map};
 
 const NIL: Value = Value::Nil;
@@ -94,36 +92,6 @@ fn text(batch: &Batch, span: Option<crate::Span>) -> Option<&str> {
 // --- the batch
 
 #[test]
-fn a_store_as_a_map_comes_out() {
-    let (batch, store) = store(cold());
-    assert_eq!((batch.ts, batch.rank), (12.5, Some(0)));
-    assert_eq!(batch.names_of(store.names), [Name::Int(11), Name::Int(12)]);
-    assert_eq!(batch.tokens_of(store.tokens), [1, 2, 3, 4]);
-    assert_eq!((store.block_size, store.place), (2, Place::In(Medium::Gpu)));
-    assert_eq!((store.parent, store.group), (None, None));
-    assert_eq!((store.lora, store.salt, store.extras.len), (None, None, 0));
-    assert_eq!(store.attention, Attention::Unsaid);
-}
-
-#[test]
-fn a_batch_has_two_three_or_more_parts() {
-    let events = || Value::List(vec![gone()]);
-    let cases = [
-        (list![1, events()], None),
-        (list![1, events(), NIL], None),
-        (list![1, events(), 3], Some(3)),
-        (
-            list![1, events(), 0, "more", map! { "and": "more" }],
-            Some(0),
-        ),
-    ];
-    for (message, rank) in cases {
-        let batch = decoded(&message);
-        assert_eq!((batch.rank, batch.events.len()), (rank, 1), "{message:?}");
-    }
-}
-
-#[test]
 fn the_time_is_any_finite_number() {
     let with = |ts: Value| list![ts, Vec::<Value>::new()].encode();
     let mut batch = Batch::default();
@@ -168,34 +136,6 @@ fn what_is_no_batch_is_refused_whole() {
 }
 
 #[test]
-fn every_cut_is_refused() {
-    let mut batch = Batch::default();
-    let good = message(vec![
-        cold(),
-        list!["BlockRemoved", vec![1, 2], "CPU"],
-        gone(),
-    ])
-    .encode();
-    for len in 0..good.len() {
-        assert!(
-            decode(&good[..len], &mut batch).is_err(),
-            "the first {len} bytes of {} were taken",
-            good.len()
-        );
-    }
-}
-
-#[test]
-fn a_refusal_tells_where_reading_ended() {
-    let mut payload = message(vec![gone()]).encode();
-    payload.push(7);
-    assert_eq!(
-        refused(&payload),
-        format!("bytes follow the batch (byte {})", payload.len() - 1)
-    );
-}
-
-#[test]
 fn a_batch_is_reused() {
     let mut batch = decoded(&message(vec![with(&cold(), "cache_salt", "s"), cold()]));
     decode(&message(vec![gone()]).encode(), &mut batch).expect("a good message");
@@ -230,33 +170,6 @@ fn row() -> Vec<Value> {
 }
 
 #[test]
-fn a_store_by_position_has_any_length_from_five() {
-    for len in 5..=row().len() {
-        let (batch, store) = store(Value::List(row()[..len].to_vec()));
-        assert_eq!(batch.names_of(store.names), [Name::Int(11)]);
-        assert_eq!(store.parent, Some(Name::Int(10)));
-        assert_eq!(batch.tokens_of(store.tokens), [1, 2]);
-        assert_eq!(store.block_size, 2);
-        let place = match len {
-            ..=6 => Place::Unsaid,
-            7..=12 => Place::In(Medium::Cpu),
-            _ => Place::Shared,
-        };
-        assert_eq!(store.place, place, "{len} items");
-        assert_eq!(text(&batch, store.lora), (len > 7).then_some("la"));
-        assert_eq!(store.extras.len, 0, "the adapter is no image");
-        assert_eq!(store.group, (len > 9).then_some(3));
-        let full = if len > 10 {
-            Attention::Full
-        } else {
-            Attention::Unsaid
-        };
-        assert_eq!(store.attention, full);
-        assert_eq!(store.window, (len > 11).then_some(64));
-    }
-}
-
-#[test]
 fn a_store_by_position_without_a_block_size_is_malformed() {
     for len in 1..5 {
         let batch = decoded(&message(vec![Value::List(row()[..len].to_vec()), gone()]));
@@ -265,46 +178,6 @@ fn a_store_by_position_without_a_block_size_is_malformed() {
             (1, 1),
             "{len} items"
         );
-    }
-}
-
-#[test]
-fn a_removal_by_position_has_any_length_from_two() {
-    let Value::List(row) = list![
-        "BlockRemoved",
-        vec![1, 2],
-        "STORAGE",
-        4,
-        "LOCAL",
-        "owner",
-        "later"
-    ] else {
-        unreachable!()
-    };
-    for len in 2..=row.len() {
-        let (batch, remove) = remove(Value::List(row[..len].to_vec()));
-        assert_eq!(batch.names_of(remove.names), [Name::Int(1), Name::Int(2)]);
-        let place = if len > 2 {
-            Place::In(Medium::Disk)
-        } else {
-            Place::Unsaid
-        };
-        assert_eq!(
-            (remove.place, remove.group),
-            (place, (len > 3).then_some(4))
-        );
-    }
-}
-
-#[test]
-fn a_clear_has_either_form_and_any_fields() {
-    for event in [
-        list!["AllBlocksCleared"],
-        list!["AllBlocksCleared", 7, "later"],
-        map! { "type": "AllBlocksCleared" },
-        map! { "block_hashes": "later", "type": "AllBlocksCleared" },
-    ] {
-        assert_eq!(only(event).1, Event::Clear);
     }
 }
 
@@ -329,48 +202,7 @@ const FIELDS: [&str; 17] = [
     "block_mm_infos",
 ];
 
-#[test]
-fn both_forms_of_an_event_are_the_same() {
-    for len in 5..=15 {
-        let array = Value::List(row()[..len].to_vec());
-        let pairs = FIELDS.iter().copied().map(Value::from).zip(row());
-        let mut pairs: Vec<_> = pairs.take(len).collect();
-        for _ in 0..len {
-            pairs.rotate_left(1);
-            let map = decoded(&message(vec![Value::Map(pairs.clone())]));
-            let mut expected = decoded(&message(vec![array.clone()]));
-            // The order of keys decides where names lie.
-            let (Event::Store(a), Event::Store(b)) = (map.events[0], &mut expected.events[0])
-            else {
-                panic!("no stores")
-            };
-            assert_eq!(map.names_of(a.names), [Name::Int(11)]);
-            assert_eq!(map.tokens_of(a.tokens), [1, 2]);
-            (b.names, b.tokens) = (a.names, a.tokens);
-            assert_eq!(
-                (a, map.names, map.tokens),
-                (*b, expected.names, expected.tokens)
-            );
-        }
-    }
-}
-
 // --- what is passed over
-
-#[test]
-fn unknown_events_are_counted_and_passed_over() {
-    let batch = decoded(&message(vec![
-        cold(),
-        map! { "type": "BlockMoved", "block_hashes": "not even a list" },
-        list!["Whatever", Value::Map(vec![(NIL, NIL)])],
-        gone(),
-    ]));
-    assert_eq!((batch.unknown_events, batch.malformed_events), (2, 0));
-    assert!(matches!(
-        batch.events[..],
-        [Event::Store(_), Event::Remove(_)]
-    ));
-}
 
 #[test]
 fn unknown_fields_are_passed_over_whatever_they_hold() {

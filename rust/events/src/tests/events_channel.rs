@@ -22,7 +22,7 @@ fn follow(shape: Shape, faults: Faults) -> (FeedStats, u32) {
         link.settle();
         rounds += 1;
         let truth = link.engine.truth();
-        let held = &link.believed.sets.held;
+        let held = &link.believed.held;
         let phantom = held.difference(&truth).next();
         assert_eq!(
             phantom,

@@ -49,15 +49,6 @@ fn a_name_is_an_integer_by_its_bits_or_bytes_by_their_hash() {
 }
 
 #[test]
-fn a_parent_that_is_absent_is_the_root() {
-    assert_eq!(store(without(&cold(), "parent_block_hash")).1.parent, None);
-    assert_eq!(
-        store(with(&cold(), "parent_block_hash", 0)).1.parent,
-        Some(Name::Int(0))
-    );
-}
-
-#[test]
 fn tokens_come_in_every_width() {
     let raw = |bytes: &[u8]| Value::Raw(bytes.to_vec());
     let plain = [0, 127, 128, 255, 256, 65_535, 65_536, u32::MAX];
@@ -103,13 +94,6 @@ fn long_lists_of_tokens_come_in_every_width() {
 }
 
 #[test]
-fn of_pairs_of_tokens_the_first_is_the_token() {
-    let pairs = list![list![1, 2], list![2, 70_000], list![70_000, 4], list![4, 5]];
-    let (batch, store) = store(with(&cold(), "token_ids", pairs));
-    assert_eq!(batch.tokens_of(store.tokens), [1, 2, 70_000, 4]);
-}
-
-#[test]
 fn a_placeholder_has_no_tokens() {
     let event = with(
         &with(&cold(), "token_ids", Value::List(vec![])),
@@ -152,23 +136,6 @@ fn media_have_many_names() {
 }
 
 #[test]
-fn what_lies_elsewhere_is_shared() {
-    for (locality, place) in [
-        (Value::from("REMOTE"), Place::Shared),
-        ("remote".into(), Place::Shared),
-        ("LOCAL".into(), Place::In(Medium::Gpu)),
-        (NIL, Place::In(Medium::Gpu)),
-        ("ORBITAL".into(), Place::Unknown),
-    ] {
-        assert_eq!(
-            store(with(&cold(), "locality", locality.clone())).1.place,
-            place
-        );
-        assert_eq!(remove(with(&gone(), "locality", locality)).1.place, place);
-    }
-}
-
-#[test]
 fn groups_attend_to_the_whole_prefix_or_not() {
     for (kind, attention) in [
         ("full_attention", Attention::Full),
@@ -199,15 +166,6 @@ fn groups_attend_to_the_whole_prefix_or_not() {
     let (_, nil) = store(with(&cold(), "kv_cache_spec_kind", NIL));
     assert_eq!(nil.attention, Attention::Unsaid);
     assert_eq!(remove(with(&gone(), "group_idx", 5)).1.group, Some(5));
-}
-
-#[test]
-fn a_group_may_have_a_window() {
-    let key = "kv_cache_spec_sliding_window";
-    for (value, window) in [(Value::from(128), Some(128)), (NIL, None)] {
-        assert_eq!(store(with(&cold(), key, value)).1.window, window);
-    }
-    assert_eq!(store(without(&cold(), key)).1.window, None);
 }
 
 #[test]

@@ -2,12 +2,11 @@
 
 use std::collections::VecDeque;
 
-use cachelb_core::groups::Resuming;
-use cachelb_core::ids::{Medium, Millis, SequenceHash};
+use cachelb_core::ids::Millis;
 use cachelb_core::rng::Rng;
 use cachelb_events::{
-    Batch, Feed, FeedSettings, FeedState, Finding, FollowerSettings, Heard, Holdings, Host,
-    IngestSettings, Message, Moment, Progress, Worth, decode,
+    Batch, Feed, FeedSettings, FeedState, FollowerSettings, IngestSettings, Message, Moment,
+    Progress, decode,
 };
 
 use crate::tests::events_model::engine::{Engine, Shape};
@@ -35,72 +34,6 @@ pub struct Faults {
     pub kept: usize,
     /// Messages that may wait for a replay.
     pub may_wait: usize,
-}
-
-/// Holdings that also remember how far they can be trusted.
-#[derive(Debug, Default)]
-pub struct Believed {
-    pub sets: Sets,
-    /// Tokens that fit into the device memory of the engine.
-    room: u64,
-    pub worth: Option<Worth>,
-}
-
-impl Holdings for Believed {
-    fn store(
-        &mut self,
-        parent: Option<SequenceHash>,
-        hashes: &[SequenceHash],
-        medium: Medium,
-    ) -> u32 {
-        assert!(self.worth.is_some(), "blocks before the stream state");
-        self.sets.store(parent, hashes, medium)
-    }
-
-    fn spread(&mut self, hash: SequenceHash, medium: Medium) -> bool {
-        self.sets.spread(hash, medium)
-    }
-
-    fn remove(&mut self, hashes: &[SequenceHash], medium: Medium) -> u32 {
-        self.sets.remove(hashes, medium)
-    }
-
-    fn clear(&mut self) -> u64 {
-        self.sets.clear()
-    }
-
-    fn doubt(&mut self) -> u64 {
-        self.sets.doubt()
-    }
-
-    fn path_to(&self, hash: SequenceHash) -> Vec<SequenceHash> {
-        self.sets.path_to(hash)
-    }
-
-    fn set_resumes(&mut self, _: bool, _: u32, _: Option<Resuming>) {}
-
-    fn mark(&mut self, _: SequenceHash, _: Medium) -> bool {
-        false
-    }
-
-    fn unmark(&mut self, _: SequenceHash) -> bool {
-        false
-    }
-
-    fn holds(&self, hash: SequenceHash, medium: Medium) -> bool {
-        self.sets.holds(hash, medium)
-    }
-}
-
-impl Host for Believed {
-    fn worth(&mut self, worth: Worth) {
-        self.worth = Some(worth);
-    }
-
-    fn heard(&mut self, heard: Heard) -> Finding {
-        assert!(heard.is_exact && heard.device_tokens <= self.room);
-        Finding::default()
-    }
 }
 
 fn read<'a>(seq: u64, payload: &'a [u8], batch: &'a mut Batch) -> Message<'a> {
@@ -141,7 +74,7 @@ pub struct Link {
     notice: Option<usize>,
     replay: Option<Replay>,
     pub feed: Feed,
-    pub believed: Believed,
+    pub believed: Sets,
     batch: Batch,
     pub said: u64,
     /// Whether nothing may go wrong for a while.
@@ -174,10 +107,7 @@ impl Link {
             connected: true,
             notice: None,
             replay: None,
-            believed: Believed {
-                room: (shape.pool as usize * shape.block_size) as u64,
-                ..Believed::default()
-            },
+            believed: Sets::with_room((shape.pool as usize * shape.block_size) as u64),
             batch: Batch::default(),
             said: 0,
             calm: false,

@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 
 use cachelb_core::groups::Resuming;
 use cachelb_core::ids::{Medium, SequenceHash};
-use cachelb_events::Holdings;
+use cachelb_events::{Finding, Heard, Holdings, Host, Worth};
 
 /// The holdings of one worker as a listener sees them.
 #[derive(Debug, Default)]
@@ -19,6 +19,9 @@ pub struct Sets {
     pub marks: HashMap<SequenceHash, Medium>,
     /// Whether the engine resumes only at marks, and tokens needed above.
     pub resumes: (bool, u32),
+    /// Tokens that fit into the device memory of the engine, for a stream whose state comes before its blocks.
+    room: Option<u64>,
+    worth: Option<Worth>,
 }
 
 /// Marks by the medium they need, the best first.
@@ -32,6 +35,13 @@ fn rank(medium: Medium) -> usize {
 }
 
 impl Sets {
+    pub fn with_room(tokens: u64) -> Self {
+        Self {
+            room: Some(tokens),
+            ..Self::default()
+        }
+    }
+
     fn may_mark(&self, hash: SequenceHash, medium: Medium) -> bool {
         match medium {
             Medium::Speculative => self.doubtful.contains(&hash),
@@ -62,6 +72,8 @@ impl Holdings for Sets {
         hashes: &[SequenceHash],
         medium: Medium,
     ) -> u32 {
+        let is_stated = self.room.is_none() || self.worth.is_some();
+        assert!(is_stated, "blocks before the stream state");
         let known = |parent| self.before.contains_key(&parent);
         assert!(!self.whole_chains || parent.is_none_or(known));
         for hash in hashes {
@@ -145,5 +157,18 @@ impl Holdings for Sets {
             return self.doubtful.contains(&hash);
         }
         self.held.contains(&(hash, medium))
+    }
+}
+
+impl Host for Sets {
+    fn worth(&mut self, worth: Worth) {
+        self.worth = Some(worth);
+    }
+
+    fn heard(&mut self, heard: Heard) -> Finding {
+        if let Some(room) = self.room {
+            assert!(heard.is_exact && heard.device_tokens <= room);
+        }
+        Finding::default()
     }
 }

@@ -12,7 +12,7 @@ from cachelb.index import BlockTracker
 pytestmark = pytest.mark.usefixtures("frequent_switches")
 
 
-def run(work: Callable[[int], None], *, threads: int) -> None:
+def run(work: Callable[[int], None], *, threads: int = 8) -> None:
     """Run `work` on threads that start together; the first error of any is raised."""
     barrier = threading.Barrier(threads)
     errors: list[BaseException] = []

@@ -6,11 +6,11 @@ use cachelb_core::load::Known;
 use cachelb_events::FeedState;
 use cachelb_policy::{Active, Choice, Reason, Rng, Rule, View};
 
+use crate::Selector;
 use crate::bookings::LoadBook;
 use crate::bookings::ledger::WorkerState;
 use crate::fleet::Fleet;
 use crate::fleet::offers::Offers;
-use crate::indexes::Pools;
 use crate::indexes::pool::Pool;
 use crate::indexes::reusable::Usable;
 use crate::indexes::rules::choose_pinned;
@@ -83,23 +83,15 @@ pub(crate) fn view<'a>(
 }
 
 impl<'a> Scene<'a> {
-    /// `rows` as they are while loads are those of `book`.
-    pub fn new(
-        settings: &Settings,
-        fleet: &'a Fleet,
-        pools: &'a Pools,
-        book: &'a LoadBook,
-        rows: &'a Rows,
-        offers: &'a Offers,
-        request: &'a Request<'a>,
-    ) -> Self {
-        let pool = &pools[request.pool];
+    /// The candidates of a selector as they are now.
+    pub fn new(s: &'a Selector, offers: &'a Offers, request: &'a Request<'a>) -> Self {
+        let (pool, rows) = (&s.pools[request.pool], &s.candidates.rows);
         let view = View {
             scores: Some(rows.scores()),
-            ..view(settings, pool, book, rows, offers, request)
+            ..view(&s.settings, pool, &s.bookings.book, rows, offers, request)
         };
         Self {
-            fleet,
+            fleet: &s.fleet,
             pool,
             rows,
             offers,

@@ -79,13 +79,6 @@ pub(crate) struct Step<'a, 'r> {
     pub dry_run: bool,
 }
 
-/// Keeps the candidates of a decision, as they are before the booking.
-fn note(trace: &mut Trace, scene: &Scene<'_>, decided: &mut Decided, is_recorded: bool) {
-    trace.record(scene, decided);
-    decided.state =
-        is_recorded.then(|| WorkerState::of(&scene.view, &scene.rows[decided.choice.row]));
-}
-
 impl<'a, 'r> Step<'a, 'r> {
     pub fn new(
         selector: &'a mut Selector,
@@ -161,28 +154,35 @@ impl<'a, 'r> Step<'a, 'r> {
 
     /// The candidates as they are now.
     pub fn scene(&self) -> Scene<'_> {
-        let (s, offers, request) = (&*self.selector, &*self.offers, self.request);
-        let (book, rows) = (&s.bookings.book, &s.candidates.rows);
-        Scene::new(&s.settings, &s.fleet, &s.pools, book, rows, offers, request)
+        Scene::new(self.selector, self.offers, self.request)
+    }
+
+    /// Keeps the candidates of a decision, as they are before the booking.
+    fn note(&self, trace: &mut Trace, scene: &Scene<'_>, decided: &mut Decided) {
+        trace.record(scene, decided);
+        if self.selector.settings.records > 0 {
+            let row = &scene.rows[decided.choice.row];
+            decided.state = Some(WorkerState::of(&scene.view, row));
+        }
     }
 
     /// Decides among the candidates. Returns the prompt tokens that the picked worker must compute, too. `notes` keeps
     /// the candidates for the trace; the decision must be booked then.
     pub fn decide(&mut self, notes: bool) -> Result<(Decided, u64)> {
-        let s = &mut *self.selector;
-        let (book, rows) = (&s.bookings.book, &s.candidates.rows);
-        let (offers, request) = (&*self.offers, self.request);
-        let scene = Scene::new(&s.settings, &s.fleet, &s.pools, book, rows, offers, request);
-        let decided = scene.decide(&s.rng).map(|mut decided| {
+        let mut trace = std::mem::take(&mut self.selector.trace);
+        let scene = self.scene();
+        let decided = scene.decide(&self.selector.rng).map(|mut decided| {
             if notes {
-                note(&mut s.trace, &scene, &mut decided, s.settings.records > 0);
+                self.note(&mut trace, &scene, &mut decided);
             }
             let uncached = scene.uncached(&decided.pick);
             (decided, uncached)
         });
+        let s = &mut *self.selector;
+        s.trace = trace;
         let is_refused = matches!(decided, Err(Error::NoCandidate | Error::Refused(_)));
         // At a gate it may try again.
-        if is_refused && !self.dry_run && request.passage.is_none() {
+        if is_refused && !self.dry_run && self.request.passage.is_none() {
             s.bookings.ledger.counters.no_worker += 1;
         }
         decided
@@ -193,11 +193,9 @@ impl<'a, 'r> Step<'a, 'r> {
         if self.dry_run {
             return Ok(decided.pick);
         }
-        let s = &mut *self.selector;
-        let (book, rows) = (&s.bookings.book, &s.candidates.rows);
-        let (offers, request) = (&*self.offers, self.request);
-        let scene = Scene::new(&s.settings, &s.fleet, &s.pools, book, rows, offers, request);
-        note(&mut s.trace, &scene, &mut decided, s.settings.records > 0);
+        let mut trace = std::mem::take(&mut self.selector.trace);
+        self.note(&mut trace, &self.scene(), &mut decided);
+        self.selector.trace = trace;
         self.commit(&decided, prefill_tokens)
     }
 

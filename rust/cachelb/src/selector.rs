@@ -171,7 +171,7 @@ impl Selector {
                 own.ended(memory, Ended::Unknown);
             });
         }
-        self.pools.each_rule(|rule| rule.ended_all());
+        self.pools.each_rule(|own| own.ended_all());
         self.pools.change_all(|_| true, Blocks::forget_bookings);
         self.bookings.forget(self.settings.records)
     }

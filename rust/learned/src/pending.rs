@@ -109,14 +109,8 @@ impl PendingRows {
 
     /// Rows whose cost is not known.
     #[must_use]
-    pub fn len(&self) -> usize {
+    pub fn open_rows(&self) -> usize {
         self.open
-    }
-
-    /// Whether there are none.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.open == 0
     }
 
     /// The requests that gave no sample.
@@ -252,7 +246,7 @@ mod tests {
             assert_eq!(rows.answered(&mut held, Some(Millis(first))), None);
             assert_eq!(rows.served(&mut held, None, Millis(first)), None);
         }
-        assert!(rows.is_empty());
+        assert_eq!(rows.open_rows(), 0);
     }
 
     #[test]
@@ -271,7 +265,7 @@ mod tests {
             absurd: 1,
             not_finite: 2,
         };
-        assert_eq!((rows.dropped(), rows.len()), (expected, 0));
+        assert_eq!((rows.dropped(), rows.open_rows()), (expected, 0));
     }
 
     #[test]
@@ -307,11 +301,11 @@ mod tests {
     fn rows_leave_with_their_booking() {
         let mut rows = PendingRows::new(Reward::Ttft, 15.0);
         let [mut answered, mut ended] = [(), ()].map(|()| rows.open(pending(None)));
-        assert_eq!(rows.len(), 2);
+        assert_eq!(rows.open_rows(), 2);
         rows.answered(&mut answered, Some(Millis(1_500)));
         rows.ended(&mut answered);
-        assert_eq!(rows.len(), 1);
+        assert_eq!(rows.open_rows(), 1);
         rows.ended(&mut ended);
-        assert!(rows.is_empty());
+        assert_eq!(rows.open_rows(), 0);
     }
 }

@@ -428,7 +428,7 @@ impl parts::State for Learned {
 
     fn learned(&self) -> Option<LearnedStats> {
         let mut stats = LearnedStats {
-            pending: self.pending.len(),
+            pending: self.pending.open_rows(),
             dropped: self.pending.dropped(),
             drift: self.drift.error().into(),
             drifting: self.drift.off(),

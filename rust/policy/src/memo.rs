@@ -92,10 +92,9 @@ impl Memos<'_> {
     /// For the rule that the called one wraps.
     pub fn inner(&mut self) -> Memos<'_> {
         Memos {
-            booking: self.booking,
             list: self.list,
-            part: self.part,
             depth: self.depth + 1,
+            ..*self
         }
     }
 }

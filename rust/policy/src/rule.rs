@@ -156,28 +156,6 @@ pub(super) fn each_score<R: Rule + ?Sized>(rule: &R, view: &View<'_>) -> Vec<Kno
 
 /// Calls of the state and the routes of a rule and of those that it wraps, whichever of them there are.
 impl dyn Rule + '_ {
-    /// See [`State::describe`].
-    pub fn describe(&mut self, order: u64, gpu: Option<&str>) {
-        self.each_state(&mut |own| own.describe(order, gpu));
-    }
-
-    /// See [`State::forget`].
-    pub fn forget(&mut self, order: u64) {
-        self.each_state(&mut |own| own.forget(order));
-    }
-
-    /// See [`State::cache_lost`].
-    pub fn cache_lost(&mut self, order: u64) {
-        self.each_state(&mut |own| own.cache_lost(order));
-    }
-
-    /// See [`State::finish_session`].
-    pub fn finish_session(&mut self, key: &[u8]) -> bool {
-        let mut known = false;
-        self.each_state(&mut |own| known |= own.finish_session(key));
-        known
-    }
-
     /// The state of the rule that `depth` others are around.
     pub fn state_at(&mut self, depth: u32) -> Option<&mut dyn State> {
         match depth.checked_sub(1) {
@@ -186,9 +164,14 @@ impl dyn Rule + '_ {
         }
     }
 
-    /// See [`State::ended_all`].
-    pub fn ended_all(&mut self) {
-        self.each_state(&mut |own| own.ended_all());
+    /// Calls `each` with the states of this rule and of those that it wraps.
+    pub fn each_state(&mut self, each: &mut dyn FnMut(&mut dyn State)) {
+        if let Some(own) = self.state_mut() {
+            each(own);
+        }
+        if let Some(inner) = self.inner_mut() {
+            inner.each_state(each);
+        }
     }
 
     /// See [`State::learned`].
@@ -257,14 +240,5 @@ impl dyn Rule + '_ {
     fn states(&self) -> impl Iterator<Item = &dyn State> {
         let rules = std::iter::successors(Some(self), |rule| rule.inner());
         rules.filter_map(|rule| rule.state())
-    }
-
-    fn each_state(&mut self, each: &mut dyn FnMut(&mut dyn State)) {
-        if let Some(own) = self.state_mut() {
-            each(own);
-        }
-        if let Some(inner) = self.inner_mut() {
-            inner.each_state(each);
-        }
     }
 }

@@ -241,14 +241,14 @@ fn drive<'a>(name: &str, wrapper: &str, bare: &'a mut dyn Rule, twin: &'a mut dy
                 60 => {
                     let gone = |_, memo: &Memo| memo.memory.order() == Some(1);
                     kept.end(rule, Ended::WorkerGone, gone);
-                    rule.forget(1);
+                    rule.each_state(&mut |own| own.forget(1));
                 }
-                70 => rule.cache_lost(2),
+                70 => rule.each_state(&mut |own| own.cache_lost(2)),
                 80 => {
                     kept.end(rule, Ended::Unknown, |_, _| true);
-                    rule.ended_all();
+                    rule.each_state(&mut |own| own.ended_all());
                 }
-                90 => rule.describe(0, Some("a30")),
+                90 => rule.each_state(&mut |own| own.describe(0, Some("a30"))),
                 _ => {}
             }
             rule.validate().unwrap();

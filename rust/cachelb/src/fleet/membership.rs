@@ -6,7 +6,6 @@ use cachelb_core::error::{Error, Result};
 use cachelb_core::ids::{Millis, WorkerId};
 use cachelb_core::load::{BookingId, Report};
 use cachelb_events::sizes_fit;
-use cachelb_policy::Rule;
 
 use crate::Selector;
 use crate::bookings::ledger::{Ending, Usage};
@@ -250,7 +249,7 @@ impl Workers<'_> {
         let s = &mut *self.0;
         if let Some(member) = s.fleet.member(id) {
             let order = member.order;
-            s.pools.each_rule(|rule| rule.cache_lost(order));
+            s.pools.each_rule(|own| own.cache_lost(order));
         }
         if !has_feed {
             s.bookings.start_over(id);
@@ -298,8 +297,8 @@ impl Workers<'_> {
     /// The session called `key` is over. Returns whether any rule had bound it to a worker.
     pub fn finish_session(&mut self, key: &[u8]) -> bool {
         let mut known = false;
-        let ended = |rule: &mut dyn Rule| known |= rule.finish_session(key);
-        self.0.pools.each_rule(ended);
+        let pools = &mut self.0.pools;
+        pools.each_rule(|own| known |= own.finish_session(key));
         known
     }
 
@@ -315,7 +314,7 @@ impl Workers<'_> {
             let rules = &mut s.pools[booking.pool].rules;
             rules.worker_gone(&mut booking.memos, order);
         }
-        s.pools.each_rule(|rule| rule.forget(order));
+        s.pools.each_rule(|own| own.forget(order));
         s.pools
             .change_all(|_| true, |blocks| blocks.remove_worker(id));
         true

@@ -21,6 +21,7 @@ use cachelb_core::index::IndexStats;
 #[cfg(feature = "learned")]
 use cachelb_policy::LearnedStats;
 use cachelb_policy::Rule;
+use cachelb_policy::parts::State;
 
 use crate::fleet::worker::Member;
 use crate::indexes::blocks::{Blocks, Lost};
@@ -80,8 +81,8 @@ impl Pools {
         self.list.iter_mut().filter_map(Pool::shared_mut)
     }
 
-    /// Calls `each` with every rule of every model.
-    pub(crate) fn each_rule(&mut self, mut each: impl FnMut(&mut dyn Rule)) {
+    /// Calls `each` with the states of every rule of every model.
+    pub(crate) fn each_rule(&mut self, mut each: impl FnMut(&mut dyn State)) {
         for pool in &mut self.list {
             pool.rules.each(&mut each);
         }

@@ -146,7 +146,7 @@ impl Pool {
     pub(crate) fn expect_worker(&mut self, member: &Member) -> u32 {
         let (sizes, gpu) = (member.sizes(), member.profile.gpu.as_deref());
         self.is_coarse |= sizes.per_block(self.block_size) > 1;
-        self.rules.each(|rule| rule.describe(member.order, gpu));
+        self.rules.each(|own| own.describe(member.order, gpu));
         let capacity = sizes.capacity(self.block_size);
         capacity.unwrap_or(self.placements.max_blocks_per_worker)
     }

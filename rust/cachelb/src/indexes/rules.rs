@@ -65,14 +65,12 @@ impl Rules {
         self.parts().map(|(.., rule)| rule)
     }
 
-    /// Calls `each` with every rule.
-    pub fn each(&mut self, mut each: impl FnMut(&mut dyn Rule)) {
-        each(&mut *self.whole);
-        for rule in [&mut self.prefill, &mut self.decode].into_iter().flatten() {
-            each(&mut **rule);
-        }
-        for shadow in &mut self.shadows {
-            each(&mut *shadow.rule);
+    /// Calls `each` with the states of every rule.
+    pub fn each(&mut self, mut each: impl FnMut(&mut dyn State)) {
+        let halves = [&mut self.prefill, &mut self.decode].into_iter().flatten();
+        let shadows = self.shadows.iter_mut().map(|shadow| &mut shadow.rule);
+        for rule in halves.chain([&mut self.whole]).chain(shadows) {
+            rule.each_state(&mut each);
         }
     }
 

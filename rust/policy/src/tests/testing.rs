@@ -104,25 +104,27 @@ pub trait Calls: Rule + Sized {
 
     fn ended_all(&mut self) {
         self.end(take(|_| true), Ended::Unknown);
-        (self as &mut dyn Rule).ended_all();
+        (self as &mut dyn Rule).each_state(&mut |own| own.ended_all());
     }
 
     fn describe(&mut self, order: u64, gpu: Option<&str>) {
-        (self as &mut dyn Rule).describe(order, gpu);
+        (self as &mut dyn Rule).each_state(&mut |own| own.describe(order, gpu));
     }
 
     fn forget(&mut self, order: u64) {
         let gone = take(|memo| memo.memory.order() == Some(order));
         self.end(gone, Ended::WorkerGone);
-        (self as &mut dyn Rule).forget(order);
+        (self as &mut dyn Rule).each_state(&mut |own| own.forget(order));
     }
 
     fn cache_lost(&mut self, order: u64) {
-        (self as &mut dyn Rule).cache_lost(order);
+        (self as &mut dyn Rule).each_state(&mut |own| own.cache_lost(order));
     }
 
     fn finish_session(&mut self, key: &[u8]) -> bool {
-        (self as &mut dyn Rule).finish_session(key)
+        let mut known = false;
+        (self as &mut dyn Rule).each_state(&mut |own| known |= own.finish_session(key));
+        known
     }
 
     fn receive_route(&mut self, claim: Claim, now: Millis) -> Option<bool> {

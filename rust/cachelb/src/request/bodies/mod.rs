@@ -24,7 +24,7 @@ pub struct BodySettings {
     pub engine: Option<Engine>,
     /// The choices of a layout that are given.
     pub given: Given,
-    /// What no body exceeds that is read.
+    /// Limits of the bodies that are read.
     pub limits: Limits,
     /// Whether a body that cannot be read is an error.
     pub strict: bool,
@@ -43,7 +43,7 @@ pub struct Bodies {
     pub settings: BodySettings,
     /// How engines arrange prompts.
     pub layouts: Arc<Layouts>,
-    /// What was read.
+    /// Counts of the requests.
     pub counts: Counts,
     key: NamespaceKey,
 }

@@ -237,6 +237,22 @@ pub(crate) fn text<'a>(value: &'a Bound<'_, PyAny>, name: &str) -> PyResult<&'a 
     })
 }
 
+/// Several texts, `most` of them; a single one is none of these.
+pub(crate) fn texts(
+    value: &Bound<'_, PyAny>,
+    name: &str,
+    expected: &str,
+    most: usize,
+) -> PyResult<Vec<String>> {
+    if value.is_instance_of::<PyString>() {
+        return Err(wrong_type(value, name, expected));
+    }
+    let items = Items::of(value, name, expected, most)?;
+    items
+        .map(|item| text(&item?, name).map(str::to_owned))
+        .collect()
+}
+
 /// Whether both are plain `str` objects of the same text.
 pub(crate) fn same_text(one: &Bound<'_, PyAny>, other: &Bound<'_, PyAny>) -> bool {
     if one.cast_exact::<PyString>().is_err() || other.cast_exact::<PyString>().is_err() {

@@ -6,7 +6,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyString;
 
-use crate::args;
+use crate::args::texts;
 use crate::arguments::callable;
 use crate::options::read::Options;
 
@@ -95,8 +95,7 @@ fn chosen<T: Copy>(
     name: &str,
     choices: &[(&'static str, T)],
 ) -> PyResult<Option<T>> {
-    let is_given = given.optional(name)?.is_some();
-    is_given.then(|| given.choice(name, choices)).transpose()
+    given.or_none(name, |_| given.choice(name, choices))
 }
 
 /// `keeps_reasoning`: True, False or "empty-thought".
@@ -118,13 +117,5 @@ fn thoughts(given: &Options<'_, '_>) -> PyResult<Option<Thoughts>> {
 
 /// Several texts.
 fn words(given: &Options<'_, '_>, name: &str) -> PyResult<Vec<String>> {
-    const EXPECTED: &str = "a tuple of str";
-    let value = given.required(name)?;
-    if value.is_instance_of::<PyString>() {
-        return Err(args::wrong_type(&value, name, EXPECTED));
-    }
-    let items = args::Items::of(&value, name, EXPECTED, MAX_WORDS)?;
-    items
-        .map(|item| args::text(&item?, name).map(str::to_owned))
-        .collect()
+    texts(&given.required(name)?, name, "a tuple of str", MAX_WORDS)
 }

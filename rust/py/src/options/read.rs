@@ -29,6 +29,21 @@ impl<'py> Options<'_, 'py> {
         Ok(Some(self.required(name)?).filter(|value| !value.is_none()))
     }
 
+    /// As `read` reads it, unless it is None.
+    pub fn or_none<T>(
+        &self,
+        name: &str,
+        read: impl FnOnce(&Bound<'py, PyAny>) -> PyResult<T>,
+    ) -> PyResult<Option<T>> {
+        self.optional(name)?.map(|value| read(&value)).transpose()
+    }
+
+    /// A number in a range, or None.
+    #[inline(never)]
+    pub fn number_or_none(&self, name: &str, range: Range) -> PyResult<Option<f64>> {
+        self.or_none(name, |value| number(value, name, range))
+    }
+
     /// A whole number in a range.
     #[inline(never)]
     pub fn integer(&self, name: &str, low: u64, high: u64) -> PyResult<u64> {

@@ -143,12 +143,10 @@ pub fn settings_of(given: &Options<'_, '_>, tenants: &RandomState) -> PyResult<G
         let name: String = name.extract()?;
         weights.push((tenant_named(tenants, &name), weight.extract()?));
     }
-    let requests = given.optional("max_pending_requests")?;
-    let tokens = given.optional("max_pending_tokens")?;
     Ok(GateSettings {
         limits: PendingLimits {
-            requests: requests.map(|most| most.extract()).transpose()?,
-            tokens: tokens.map(|most| most.extract()).transpose()?,
+            requests: given.or_none("max_pending_requests", |most| most.extract())?,
+            tokens: given.or_none("max_pending_tokens", |most| most.extract())?,
         },
         routers: given.required("routers")?.extract()?,
         lag_ms: 1000.0 * given.number("notice_lag_s", NOT_NEGATIVE)?,

@@ -108,6 +108,7 @@ impl NativeRouter {
             asleep: AtomicBool::new(false),
         };
         let fleet = Py::new(py, fleet)?;
+        let threshold = "uncached_token_threshold";
         Ok(Self {
             is_made: true,
             engine,
@@ -117,9 +118,7 @@ impl NativeRouter {
             customs: customs.map(Customs::read).transpose()?.unwrap_or_default(),
             terms: PairTerms {
                 uncached_token_threshold: given
-                    .optional("uncached_token_threshold")?
-                    .map(|value| ranged(&value, "uncached_token_threshold", 0, 1 << 40))
-                    .transpose()?,
+                    .or_none(threshold, |value| ranged(value, threshold, 0, 1 << 40))?,
                 fallback: given.flag("fallback")?,
                 handover: Handover {
                     ms: given.number("transfer_ms", NOT_NEGATIVE)?,

@@ -9,14 +9,14 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-use crate::args::{number_or_none, text};
+use crate::args::text;
 use crate::error::to_python;
 use crate::options::read::{ABOVE_ZERO, AT_LEAST_ONE, FRACTION, NOT_NEGATIVE, Options, millis};
 use crate::policy::NativePolicy;
 
 /// Settings of the whole fleet.
 pub fn settings(given: &Options<'_, '_>) -> PyResult<Settings> {
-    let bound = |name, range| number_or_none(given.optional(name)?.as_ref(), name, range);
+    let bound = |name, range| given.number_or_none(name, range);
     let failures = given.integer("breaker_failures", 0, u64::from(u32::MAX))? as u32;
     Ok(Settings {
         seed: given.integer("seed", 0, u64::MAX)?,
@@ -52,9 +52,7 @@ impl HashKeys {
     /// Reads `hash_seed` and `namespace_key`, without which namespaces are those of the process.
     pub fn read(given: &Options<'_, '_>) -> PyResult<Self> {
         let seed = given.integer("hash_seed", 0, u64::MAX)?;
-        let key = given.optional("namespace_key")?;
-        let key = key.map(|key| key.extract().map(NamespaceKey::new));
-        let key = key.transpose()?;
+        let key = given.or_none("namespace_key", |key| key.extract().map(NamespaceKey::new))?;
         Ok(Self {
             seed,
             namespaces: key.unwrap_or_else(NamespaceKey::of_process),
@@ -120,13 +118,8 @@ pub fn read(spec: &Bound<'_, PyDict>, keys: HashKeys) -> PyResult<Pool> {
         Ok(ruled.rule)
     };
     let main = rule(&given.required("rule")?)?;
-    let mut half = |name: &str| {
-        given
-            .optional(name)?
-            .map(|policy| rule(&policy))
-            .transpose()
-    };
-    let (prefill, decode) = (half("prefill")?, half("decode")?);
+    let prefill = given.or_none("prefill", &mut rule)?;
+    let decode = given.or_none("decode", &mut rule)?;
     let shadows = given
         .required("shadows")?
         .try_iter()?
@@ -136,11 +129,10 @@ pub fn read(spec: &Bound<'_, PyDict>, keys: HashKeys) -> PyResult<Pool> {
     let hasher = Hasher::new(placements.scheme, block_size as usize, keys.seed)
         .map_err(|error| PyValueError::new_err(error.to_string()))?
         .keyed(Some(keys.namespaces));
-    let model = given.optional("model")?;
     Ok(Pool {
-        model: model
-            .map(|model| text(&model, "a model's name").map(str::to_owned))
-            .transpose()?,
+        model: given.or_none("model", |model| {
+            text(model, "a model's name").map(str::to_owned)
+        })?,
         settings: PoolSettings {
             block_size,
             placements,

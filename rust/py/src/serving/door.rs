@@ -17,7 +17,6 @@ use tokio::time::{Instant, timeout_at};
 
 use super::gate;
 use super::seconds;
-use crate::args::number;
 use crate::engine::Engine;
 use crate::options::read::{NOT_NEGATIVE, Options, millis};
 use crate::router::Entry;
@@ -82,11 +81,9 @@ impl Door {
     /// From the settings that an `AdmissionGate` takes.
     pub fn read(engine: &Arc<Engine>, given: &Bound<'_, PyDict>) -> PyResult<Arc<Self>> {
         let given = Options(given);
-        let wait = given.optional("max_wait_s")?;
-        let wait = wait.map(|wait| number(&wait, "max_wait_s", NOT_NEGATIVE));
         Ok(Arc::new(Self {
             entry: Entry::read(engine, &given)?,
-            wait: wait.transpose()?.map(seconds),
+            wait: (given.number_or_none("max_wait_s", NOT_NEGATIVE)?).map(seconds),
         }))
     }
 

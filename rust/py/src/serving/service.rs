@@ -35,10 +35,9 @@ impl<S: Send + Sync> Service<S> {
         addresses: Addresses,
     ) -> PyResult<Self> {
         let patience = seconds(given.number("policy_timeout_s", ABOVE_ZERO)?);
-        let door = given
-            .optional("admission")?
-            .map(|settings| Door::read(&router.get().engine, settings.cast()?))
-            .transpose()?;
+        let door = given.or_none("admission", |settings| {
+            Door::read(&router.get().engine, settings.cast()?)
+        })?;
         let has_door = door.is_some();
         let host = RouterHost::new(router, addresses, door, patience);
         if has_door && host.needs_python() {

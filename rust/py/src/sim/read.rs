@@ -22,21 +22,14 @@ use crate::router::settings_of;
 
 /// More than any engine has.
 const MANY: u64 = u32::MAX as u64;
-const ROLES: [(&str, Role); 3] = [
-    ("both", Role::Both),
-    ("prefill", Role::Prefill),
-    ("decode", Role::Decode),
-];
 const ANY_TIME: Range = ("more than 0 seconds", |v| v > 0.0);
 
 /// Who may go to a worker, and how long requests are held.
 pub fn admission(given: &Bound<'_, PyDict>) -> PyResult<Admission> {
     let options = Options(given);
-    let wait = options.optional("max_wait_s")?;
-    let wait = wait.map(|wait| number(&wait, "max_wait_s", NOT_NEGATIVE));
     Ok(Admission {
         gate: settings_of(&options, &RandomState::new())?,
-        max_wait: wait.transpose()?.unwrap_or(f64::INFINITY),
+        max_wait: (options.number_or_none("max_wait_s", NOT_NEGATIVE)?).unwrap_or(f64::INFINITY),
     })
 }
 
@@ -197,8 +190,7 @@ fn pool(given: &Bound<'_, PyAny>) -> PyResult<PoolTerms> {
 
 fn worker(given: &Bound<'_, PyDict>) -> PyResult<WorkerSettings> {
     let given = Options(given);
-    let threshold = given.optional("long_prefill_token_threshold")?;
-    let threshold = threshold.map(|_| given.integer("long_prefill_token_threshold", 1, MANY));
+    let threshold = "long_prefill_token_threshold";
     let layout = given.0.get_item("cache_layout")?;
     let pool = given.0.get_item("pool")?;
     let layout = layout.map(|given| cache_layout(&given));
@@ -207,7 +199,8 @@ fn worker(given: &Bound<'_, PyDict>) -> PyResult<WorkerSettings> {
         kv_blocks: given.integer("kv_blocks", 1, MANY)? as u32,
         max_num_batched_tokens: given.integer("max_num_batched_tokens", 1, MANY)?,
         max_num_seqs: given.integer("max_num_seqs", 1, MANY)? as usize,
-        long_prefill_token_threshold: threshold.transpose()?,
+        long_prefill_token_threshold: given
+            .or_none(threshold, |_| given.integer(threshold, 1, MANY))?,
         watermark: given.number("watermark", FRACTION)?,
         scheduler_reserve_full_isl: given.flag("scheduler_reserve_full_isl")?,
         hold_after_preemption: given.flag("hold_after_preemption")?,
@@ -226,7 +219,7 @@ fn worker(given: &Bound<'_, PyDict>) -> PyResult<WorkerSettings> {
         engine,
         timing: timing(&given.required("timing")?)?,
         prefill_only: given.flag("prefill_only")?,
-        role: given.choice("role", &ROLES)?,
+        role: given.choice("role", &Role::ALL.map(|role| (role.name(), role)))?,
         link: Link {
             kv_bytes: given.number("kv_bytes", NOT_NEGATIVE)?,
             bandwidth: given.number("link_bytes_per_s", ABOVE_ZERO)?,
@@ -274,9 +267,7 @@ pub fn options(given: &Bound<'_, PyDict>) -> PyResult<RunOptions> {
         match name.as_str() {
             "event_loss" => options.event_loss = seconds(FRACTION)?,
             "replay_delay" => {
-                let given = Some(&value).filter(|value| !value.is_none());
-                let given = given.map(|value| number(value, &name, NOT_NEGATIVE));
-                options.replay_delay = given.transpose()?;
+                options.replay_delay = Options(given).number_or_none(&name, NOT_NEGATIVE)?;
             }
             "loss_seed" => options.loss_seed = ranged(&value, &name, 0, u64::MAX)?,
             "event_lag" => options.event_lag = seconds(NOT_NEGATIVE)?,

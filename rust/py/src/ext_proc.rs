@@ -10,7 +10,8 @@ use crate::arguments::callable;
 use crate::options::read::{NOT_NEGATIVE, Options as Given};
 use crate::router::NativeRouter;
 use crate::serving::{
-    Addresses, Certificate, MANY, MAX_NAMES, Service, count, exposed_headers, seconds, time, tls,
+    Addresses, Certificate, MANY, MAX_NAMES, Service, count, exposed_headers, seconds,
+    server_methods, time, tls,
 };
 
 const MODES: [(&str, BodyMode); 4] = [
@@ -49,7 +50,6 @@ fn read(given: &Given<'_, '_>) -> PyResult<Options> {
             )?;
             Ok((name, priority))
         });
-    let shed = given.optional("shed_inflight")?;
     Ok(Options {
         max_body_bytes: count("max_body_bytes")?,
         large_bodies: given.choice("large_bodies", &LARGE)?,
@@ -60,9 +60,9 @@ fn read(given: &Given<'_, '_>) -> PyResult<Options> {
         stream_timeout: time("stream_timeout_s")?,
         fallbacks: given.integer("fallbacks", 0, MAX_FALLBACKS)? as usize,
         priorities: priorities.collect::<PyResult<_>>()?,
-        shed_inflight: shed
-            .map(|limit| integer(&limit, "shed_inflight", 1..=MANY))
-            .transpose()?,
+        shed_inflight: given.or_none("shed_inflight", |limit| {
+            integer(limit, "shed_inflight", 1..=MANY)
+        })?,
         rewrite_model: given.flag("rewrite_model")?,
         default_body_mode: given.choice("default_body_mode", &MODES)?,
         expose_headers: exposed_headers(given)?,
@@ -126,19 +126,6 @@ impl NativeEndpointPicker {
         }
     }
 
-    /// Uses another certificate from the next connection on.
-    fn reload_certificate(&self, py: Python<'_>, certificate: Certificate) -> PyResult<bool> {
-        let (tls, started) = (tls(certificate)?, self.service.required()?);
-        py.detach(|| started.reload_tls(&tls))
-            .map_err(|error| PyValueError::new_err(error.to_string()))
-    }
-
-    /// The counters that are not 0.
-    #[getter]
-    fn counts<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        self.service.counts(py, Started::counts)
-    }
-
     /// Requests that the proxies have open here.
     #[getter]
     fn open_streams(&self) -> usize {
@@ -146,12 +133,6 @@ impl NativeEndpointPicker {
             .started()
             .map_or(0, |started| started.open_streams())
     }
-
-    /// Bytes of bodies, the buffers they arrive in, and prompts that are held.
-    #[getter]
-    fn held_bytes(&self) -> usize {
-        self.service
-            .started()
-            .map_or(0, |started| started.held_bytes())
-    }
 }
+
+server_methods!(NativeEndpointPicker);

@@ -14,7 +14,8 @@ use crate::args::{Items, number};
 use crate::options::read::{NOT_NEGATIVE, Options as Given};
 use crate::router::NativeRouter;
 use crate::serving::{
-    Addresses, Certificate, Service, Shared, count, exposed_headers, names, seconds, time, tls,
+    Addresses, Certificate, Service, Shared, count, exposed_headers, names, seconds,
+    server_methods, time, tls,
 };
 
 /// Certificates of authorities.
@@ -75,7 +76,7 @@ impl Operator for Pages {
 fn read(given: &Given<'_, '_>) -> PyResult<Options> {
     let count = |name| count(given, name);
     let time = |name| time(given, name);
-    let optional = |name| given.optional(name)?.map(|_| time(name)).transpose();
+    let optional = |name| given.or_none(name, |_| time(name));
     let authorities = Items::of(
         &given.required("authorities")?,
         "authorities",
@@ -174,14 +175,6 @@ impl NativeGateway {
         Ok(())
     }
 
-    /// Uses another certificate from the next connection on.
-    #[pyo3(signature = (certificate, /))]
-    fn reload_certificate(&self, py: Python<'_>, certificate: Certificate) -> PyResult<bool> {
-        let (tls, started) = (tls(certificate)?, self.service.required()?);
-        py.detach(|| started.reload_tls(&tls))
-            .map_err(|error| PyValueError::new_err(error.to_string()))
-    }
-
     /// Waits for a notice for the log.
     #[pyo3(signature = (timeout_s, /))]
     fn notice(
@@ -234,12 +227,6 @@ impl NativeGateway {
         BOUNDS_S.to_vec()
     }
 
-    /// The counters that are not 0.
-    #[getter]
-    fn counts<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        self.service.counts(py, Started::counts)
-    }
-
     /// Requests that are served.
     #[getter]
     fn open_requests(&self) -> usize {
@@ -247,15 +234,9 @@ impl NativeGateway {
             .started()
             .map_or(0, |started| started.open_requests())
     }
-
-    /// Bytes of bodies that are held.
-    #[getter]
-    fn held_bytes(&self) -> usize {
-        self.service
-            .started()
-            .map_or(0, |started| started.held_bytes())
-    }
 }
+
+server_methods!(NativeGateway);
 
 #[doc = stub!("check_worker")]
 #[pyfunction]

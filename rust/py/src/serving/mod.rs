@@ -23,8 +23,41 @@ pub use self::addresses::Addresses;
 pub use self::gate::fork_gate;
 pub use self::host::Shared;
 pub use self::service::Service;
-use crate::args::{Items, text};
+use crate::args::texts;
 use crate::options::read::{ABOVE_ZERO, Options};
+
+/// Methods that the classes of servers share.
+macro_rules! server_methods {
+    ($class:ident) => {
+        #[pymethods]
+        impl $class {
+            /// Uses another certificate from the next connection on.
+            fn reload_certificate(
+                &self,
+                py: Python<'_>,
+                certificate: Certificate,
+            ) -> PyResult<bool> {
+                let (tls, started) = (tls(certificate)?, self.service.required()?);
+                py.detach(|| started.reload_tls(&tls))
+                    .map_err(|error| PyValueError::new_err(error.to_string()))
+            }
+
+            /// The counters that are not 0.
+            #[getter]
+            fn counts<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+                self.service.counts(py, Started::counts)
+            }
+
+            /// Bytes of bodies, the buffers they arrive in, and prompts that are held.
+            #[getter]
+            fn held_bytes(&self) -> usize {
+                let started = self.service.started();
+                started.map_or(0, |started| started.held_bytes())
+            }
+        }
+    };
+}
+pub(crate) use server_methods;
 
 /// Bytes, connections or requests: more than there can be.
 pub const MANY: u64 = 1 << 40;
@@ -73,10 +106,7 @@ pub fn time(given: &Options<'_, '_>, name: &str) -> PyResult<Duration> {
 
 /// Names of headers.
 pub fn names(given: &Options<'_, '_>, name: &str) -> PyResult<Vec<String>> {
-    let items = Items::of(&given.required(name)?, name, "names of headers", MAX_NAMES)?;
-    items
-        .map(|item| text(&item?, name).map(str::to_owned))
-        .collect()
+    texts(&given.required(name)?, name, "names of headers", MAX_NAMES)
 }
 
 /// Headers of decisions that clients see, in lower case.

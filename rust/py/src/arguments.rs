@@ -43,6 +43,48 @@ macro_rules! arguments {
 }
 pub(crate) use arguments;
 
+/// Defines `select_worker` of a class, with `name: Type = reader,` for each argument; `workers` and `priority` are those of
+/// one class each.
+macro_rules! select_worker {
+    (
+        $class:ident, $stub:literal, $text_signature:literal, [$($workers:ident)?] [$($priority:ident)?],
+        $($name:ident: $type:ty = $read:ident,)*
+    ) => {
+        #[pymethods]
+        impl $class {
+            #[doc = stub!($stub)]
+            #[pyo3(
+                signature = (
+                    $($workers,)? *positional, $($name=None,)* $($priority=0,)? by_load=false, dry_run=false, **unknown
+                ),
+                text_signature = $text_signature
+            )]
+            #[expect(clippy::too_many_arguments, reason = "one keyword argument each")]
+            fn select_worker(
+                slf: &Bound<'_, Self>,
+                $($workers: Bound<'_, PyAny>,)?
+                positional: &Bound<'_, PyTuple>,
+                $($name: Option<Bound<'_, PyAny>>,)*
+                $(#[pyo3(from_py_with = named::priority)] $priority: i64,)?
+                #[pyo3(from_py_with = named::by_load)] by_load: bool,
+                #[pyo3(from_py_with = named::dry_run)] dry_run: bool,
+                unknown: Option<&Bound<'_, PyDict>>,
+            ) -> PyResult<Decision> {
+                check_surplus(slf, positional, unknown)?;
+                let call = Call {
+                    $($workers: Some(readable_again("workers", $workers)?.unbind()),)?
+                    $($name: given(stringify!($name), $name, $read)?,)*
+                    $($priority,)?
+                    by_load,
+                    ..Call::default()
+                };
+                slf.as_unbound().select(slf.py(), call, Vec::new(), dry_run)
+            }
+        }
+    };
+}
+pub(crate) use select_worker;
+
 /// The value of an argument that may be left out.
 pub fn given<T>(
     name: &str,

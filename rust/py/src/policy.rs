@@ -21,7 +21,8 @@ use pyo3::types::{IntoPyDict, PyBytes, PyDict, PyTuple};
 
 use crate::args::{named, number, number_or_none};
 use crate::arguments::{
-    Call, again, callable, check_surplus, count, given, object, readable_again, string,
+    Call, again, callable, check_surplus, count, given, object, readable_again, select_worker,
+    string,
 };
 use crate::bodies::Bodies;
 use crate::call::{Tried, Try};
@@ -218,6 +219,24 @@ fn configured_by(policy: &Bound<'_, PyAny>) -> Option<Configured> {
     Some(native.get().configured().clone())
 }
 
+select_worker! {
+    NativePolicy, "Policy.select_worker",
+    "($self, workers, *, tokens=None, text=None, messages=None, blocks=None, boundaries=None, prompt_tokens=None, \
+        session=None, lora=None, cache_salt=None, among=None, exclude=None, by_load=False, dry_run=False)",
+    [workers] [],
+    tokens: _ = object,
+    text: _ = string,
+    messages: _ = object,
+    blocks: _ = object,
+    boundaries: _ = object,
+    prompt_tokens: _ = count,
+    session: _ = string,
+    lora: _ = string,
+    cache_salt: _ = string,
+    among: _ = again,
+    exclude: _ = again,
+}
+
 #[pymethods]
 impl NativePolicy {
     #[new]
@@ -251,57 +270,6 @@ impl NativePolicy {
             configured,
             bodies: OnceLock::new(),
         })
-    }
-
-    #[doc = stub!("Policy.select_worker")]
-    #[pyo3(
-        signature = (
-            workers, *positional, tokens=None, text=None, messages=None, blocks=None, boundaries=None,
-            prompt_tokens=None, session=None, lora=None, cache_salt=None, among=None, exclude=None, by_load=false,
-            dry_run=false, **unknown
-        ),
-        text_signature = "($self, workers, *, tokens=None, text=None, messages=None, blocks=None, boundaries=None, \
-            prompt_tokens=None, session=None, lora=None, cache_salt=None, among=None, exclude=None, by_load=False, \
-            dry_run=False)"
-    )]
-    #[expect(clippy::too_many_arguments, reason = "one keyword argument each")]
-    fn select_worker(
-        slf: &Bound<'_, Self>,
-        workers: Bound<'_, PyAny>,
-        positional: &Bound<'_, PyTuple>,
-        tokens: Option<Bound<'_, PyAny>>,
-        text: Option<Bound<'_, PyAny>>,
-        messages: Option<Bound<'_, PyAny>>,
-        blocks: Option<Bound<'_, PyAny>>,
-        boundaries: Option<Bound<'_, PyAny>>,
-        prompt_tokens: Option<Bound<'_, PyAny>>,
-        session: Option<Bound<'_, PyAny>>,
-        lora: Option<Bound<'_, PyAny>>,
-        cache_salt: Option<Bound<'_, PyAny>>,
-        among: Option<Bound<'_, PyAny>>,
-        exclude: Option<Bound<'_, PyAny>>,
-        #[pyo3(from_py_with = named::by_load)] by_load: bool,
-        #[pyo3(from_py_with = named::dry_run)] dry_run: bool,
-        unknown: Option<&Bound<'_, PyDict>>,
-    ) -> PyResult<Decision> {
-        check_surplus(slf, positional, unknown)?;
-        let call = Call {
-            workers: Some(readable_again("workers", workers)?.unbind()),
-            tokens: given("tokens", tokens, object)?,
-            text: given("text", text, string)?,
-            messages: given("messages", messages, object)?,
-            blocks: given("blocks", blocks, object)?,
-            boundaries: given("boundaries", boundaries, object)?,
-            prompt_tokens: given("prompt_tokens", prompt_tokens, count)?,
-            session: given("session", session, string)?,
-            lora: given("lora", lora, string)?,
-            cache_salt: given("cache_salt", cache_salt, string)?,
-            among: given("among", among, again)?,
-            exclude: given("exclude", exclude, again)?,
-            by_load,
-            ..Call::default()
-        };
-        slf.as_unbound().select(slf.py(), call, Vec::new(), dry_run)
     }
 
     /// Statistics of its rule, if that learns.

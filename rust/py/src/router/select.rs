@@ -17,7 +17,8 @@ use pyo3::types::{PyDict, PyTuple};
 use super::{Fleet, NativeRouter};
 use crate::args::named;
 use crate::arguments::{
-    Call, again, arguments, check_surplus, count, given, object, pairs, seconds, string,
+    Call, again, arguments, check_surplus, count, given, object, pairs, seconds, select_worker,
+    string,
 };
 use crate::body::Client;
 use crate::call::{Tried, Try};
@@ -422,42 +423,19 @@ impl Ready {
     }
 }
 
-macro_rules! select_worker {
-    ($($name:ident: $type:ty = $read:ident,)*) => {
-        #[pymethods]
-        impl NativeRouter {
-            #[doc = stub!("Router.select_worker")]
-            #[pyo3(
-                signature = (*positional, $($name=None,)* priority=0, by_load=false, dry_run=false, **unknown),
-                text_signature = "($self, *, tokens=None, text=None, messages=None, blocks=None, body=None, path=None, \
-                    headers=None, boundaries=None, prompt_tokens=None, model=None, lora=None, cache_salt=None, mm=None, \
-                    session=None, tenant=None, max_output_tokens=None, expected_output_tokens=None, cache_ttl_s=None, \
-                    among=None, exclude=None, priority=0, by_load=False, dry_run=False)"
-            )]
-            #[expect(clippy::too_many_arguments, reason = "one keyword argument each")]
-            fn select_worker(
-                slf: &Bound<'_, Self>,
-                positional: &Bound<'_, PyTuple>,
-                $($name: Option<Bound<'_, PyAny>>,)*
-                #[pyo3(from_py_with = named::priority)] priority: i64,
-                #[pyo3(from_py_with = named::by_load)] by_load: bool,
-                #[pyo3(from_py_with = named::dry_run)] dry_run: bool,
-                unknown: Option<&Bound<'_, PyDict>>,
-            ) -> PyResult<Decision> {
-                check_surplus(slf, positional, unknown)?;
-                let call = Call {
-                    workers: None,
-                    $($name: given(stringify!($name), $name, $read)?,)*
-                    priority,
-                    by_load,
-                    read: None,
-                };
-                slf.as_unbound().select(slf.py(), call, Vec::new(), dry_run)
-            }
+macro_rules! of_router {
+    ($($arguments:tt)*) => {
+        select_worker! {
+            NativeRouter, "Router.select_worker",
+            "($self, *, tokens=None, text=None, messages=None, blocks=None, body=None, path=None, headers=None, \
+                boundaries=None, prompt_tokens=None, model=None, lora=None, cache_salt=None, mm=None, session=None, \
+                tenant=None, max_output_tokens=None, expected_output_tokens=None, cache_ttl_s=None, among=None, \
+                exclude=None, priority=0, by_load=False, dry_run=False)",
+            [] [priority], $($arguments)*
         }
     };
 }
-arguments!(select_worker);
+arguments!(of_router);
 
 #[pymethods]
 impl NativeRouter {

@@ -22,9 +22,23 @@ pub(crate) fn with_lock<G, R: Send>(
     })
 }
 
-/// Methods of a class with `core`, `clock` and `names`, whose core is read through `$view`.
+/// Methods of a class with `core`, `clock` and `names`, whose core is read through `$view`, and its `Scratch` by thread.
 macro_rules! indexed {
     ($class:ident, $name:literal, $view_type:ident, |$view:ident, $now:ident| $snapshot:expr) => {
+        thread_local! {
+            static SCRATCH: Cell<Option<Box<Scratch>>> = const { Cell::new(None) };
+        }
+
+        /// Lends the thread's buffers to `work`, which gets fresh ones if it is entered again meanwhile.
+        fn with_scratch<R>(work: impl FnOnce(&mut Scratch) -> R) -> R {
+            let mut scratch = SCRATCH.take().unwrap_or_default();
+            let result = work(&mut scratch);
+            if scratch.is_small() {
+                SCRATCH.set(Some(scratch));
+            }
+            result
+        }
+
         impl $class {
             fn read<R: Send>(
                 &self,

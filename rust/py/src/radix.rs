@@ -35,18 +35,11 @@ struct Scratch {
     answer: PrefixAnswer,
 }
 
-thread_local! {
-    static SCRATCH: Cell<Option<Box<Scratch>>> = const { Cell::new(None) };
-}
-
-/// Lends the thread's buffers to `work`, which gets fresh ones if it is entered again meanwhile.
-fn with_scratch<R>(work: impl FnOnce(&mut Scratch) -> R) -> R {
-    let mut scratch = SCRATCH.take().unwrap_or_default();
-    let result = work(&mut scratch);
-    if scratch.tokens.capacity() <= KEPT {
-        SCRATCH.set(Some(scratch));
+impl Scratch {
+    /// Whether a thread keeps it.
+    fn is_small(&self) -> bool {
+        self.tokens.capacity() <= KEPT
     }
-    result
 }
 
 /// A key as it was given.

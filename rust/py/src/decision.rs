@@ -13,7 +13,7 @@ use cachelb_policy::Reason;
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::{IntoPyDict, PyBool, PyDict, PyMappingProxy};
+use pyo3::types::{IntoPyDict, PyBool, PyDict, PyMappingProxy, PyString};
 
 pub use self::lease::Lease;
 use self::lease::develops;
@@ -149,8 +149,8 @@ impl Decision {
 
     #[doc = stub!("Decision.reason")]
     #[getter]
-    fn reason<'py>(&self, py: Python<'py>) -> Bound<'py, pyo3::types::PyString> {
-        reason_text(py, self.pick.reason)
+    fn reason<'py>(&self, py: Python<'py>) -> Bound<'py, PyString> {
+        PyString::intern(py, self.pick.reason.name())
     }
 
     #[doc = stub!("Decision.matched_tokens")]
@@ -180,7 +180,10 @@ impl Decision {
     #[doc = stub!("Decision.headers")]
     #[getter]
     fn headers<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyMappingProxy>> {
-        let headers = self.header_pairs().into_py_dict(py)?;
+        let Attempt { lease, key, .. } = &self.attempt;
+        let (reason, matched) = (self.pick.reason, self.pick.matched_tokens);
+        let headers = header_pairs(key, lease.id(), reason, matched, self.dp_rank);
+        let headers = headers.into_py_dict(py)?;
         Ok(PyMappingProxy::new(py, headers.as_mapping()))
     }
 
@@ -390,19 +393,6 @@ impl Decision {
     }
 }
 
-impl Decision {
-    /// Pairs of `headers`.
-    pub fn header_pairs(&self) -> Vec<(&'static str, String)> {
-        header_pairs(
-            &self.attempt.key,
-            self.attempt.lease.id(),
-            self.pick.reason,
-            self.pick.matched_tokens,
-            self.dp_rank,
-        )
-    }
-}
-
 /// The headers of a decision for a worker called `key`.
 pub fn header_pairs(
     key: &str,
@@ -423,11 +413,6 @@ pub fn header_pairs(
 
 fn tracking(py: Python<'_>) -> PyResult<Bound<'_, PyModule>> {
     py.import(intern!(py, "cachelb.tracking"))
-}
-
-/// The reason as an interned `str`: the set is closed.
-pub fn reason_text(py: Python<'_>, reason: Reason) -> Bound<'_, pyo3::types::PyString> {
-    pyo3::types::PyString::intern(py, reason.name())
 }
 
 /// Keys are the caller's text; whatever a header must not carry is percent-encoded.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import dataclasses
 import inspect
 import json
 import shutil
@@ -95,8 +96,9 @@ def stats_of(library: Path, options: str) -> Any:
 def test_options_have_the_defaults_of_the_python_router(library: Path) -> None:
     stats = stats_of(library, "{}")
     parameters = inspect.signature(cachelb.Router.__new__).parameters
-    assert stats["policy"] == parameters["policy"].default
-    assert stats["settings"] == {name: parameters[name].default for name in stats["settings"]}
+    defaults = {name: each.default for name, each in parameters.items()} | dataclasses.asdict(cachelb.Health())
+    assert stats["policy"] == defaults["policy"]
+    assert stats["settings"] == {name: defaults[name] for name in stats["settings"]}
     assert len(stats["settings"]) == 6
 
 

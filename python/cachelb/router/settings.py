@@ -133,6 +133,9 @@ def _unknown(option: str, known: Collection[str], policy: object) -> TypeError:
         mine = kind.keywords().keys() - {each.name for each in fields(Health)}
         owners |= {name: ("policy", name, [kind.__name__]) for name in mine}
     near = option if option in owners else next(iter(get_close_matches(option, [*known, *owners], n=1)), None)
+    if isinstance(policy, str) and named(policy) is None and option not in owners:
+        call = f"Router(..., policy=cachelb.policies.make({policy!r}, {option}=...))"
+        return TypeError(f"Router has no argument {option!r}; an option of {policy!r} is set by {call}")
     if near is None or near in known:
         return TypeError(f"Router has no argument {option!r}{did_you_mean(option, known)}")
     keyword, name, kinds = owners[near]

@@ -68,9 +68,13 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install
 def test_registered_policy_is_made_by_name_with_its_options(install: Install) -> None:
     install("acme", "my_last = acme:Last", "my-tokens = acme:Tokens")
     assert policies.make("my-last").name == "last"
-    router = Router(["a", "b", "c"], policy="my_last", offset=2)  # type: ignore[call-arg]
+    router = Router(["a", "b", "c"], policy=policies.make("my_last", offset=2))
     decision = router.select_worker(by_load=True)
     assert (decision.worker, decision.reason, router.policy) == ("b", "custom", "last")
+    with pytest.raises(
+        TypeError, match=r"set by Router\(\.\.\., policy=cachelb\.policies\.make\('my_last', offset=\.\.\.\)\)"
+    ):
+        Router(["a"], policy="my_last", offset=2)  # type: ignore[call-arg]
     own = policies.make("my_tokens", load="tokens")
     assert isinstance(own, policies.LeastLoaded)
     assert Router(["a"], shadow=["my-last", own]).shadows == ("last", "least-loaded")
@@ -140,7 +144,7 @@ def test_name_that_two_distributions_register_is_refused(install: Install) -> No
 
 def test_module_and_class_name_a_policy_wherever_one_is_named(install: Install) -> None:
     install("acme")
-    decision = Router(["a", "b", "c"], policy="acme:Last", offset=2).select_worker(by_load=True)  # type: ignore[call-arg]
+    decision = Router(["a", "b", "c"], policy=policies.make("acme:Last", offset=2)).select_worker(by_load=True)
     assert (decision.worker, decision.reason) == ("b", "custom")
     written = {"router": {"policy": "acme:Last", "shadow": ["acme:Tokens"]}, "policy": {"offset": 3}}
     loaded = config.load({**written, "workers": ["a", "b", "c"]})

@@ -30,6 +30,63 @@ fn kept(gone: Option<Orphaned<u8>>) -> Option<(Vec<u8>, usize)> {
 }
 
 #[test]
+fn the_last_of_several_owners_takes_the_blocks_with_it() {
+    for (first, second) in [(0, 1), (1, 0)] {
+        let mut owners = Owners::new(100);
+        owners.placed(worker(3), booking(0), (0, b"abcde"), 2);
+        owners.placed(worker(3), booking(1), (0, b"abcde"), 5);
+        assert_eq!(owners.failed(booking(first)), None);
+        let gone = owners.failed(booking(second));
+        assert_eq!(kept(gone), Some((b"abcde".to_vec(), 2)));
+        assert_eq!(owners.failed(booking(second)), None);
+        assert_eq!(owners.slots[3].units, 0);
+    }
+}
+
+#[test]
+fn one_answer_proves_the_blocks_for_all_who_wait() {
+    let mut owners = Owners::new(100);
+    owners.placed(worker(0), booking(0), (0, b"abcde"), 0);
+    owners.placed(worker(0), booking(1), (0, b"abcxy"), 3);
+    owners.placed(worker(0), booking(2), (0, b"abcxyz"), 5);
+    owners.proven(booking(1));
+    assert_eq!(
+        kept(owners.failed(booking(0))),
+        Some((b"abcde".to_vec(), 3))
+    );
+    assert_eq!(
+        kept(owners.failed(booking(2))),
+        Some((b"abcxyz".to_vec(), 5))
+    );
+}
+
+#[test]
+fn what_the_worker_lost_again_is_proven_no_more() {
+    let mut owners = Owners::new(100);
+    for (entry, held) in [(0, 0), (1, 0)] {
+        owners.placed(worker(0), booking(entry), (0, b"abcde"), held);
+    }
+    owners.proven(booking(0));
+    owners.placed(worker(0), booking(2), (0, b"abcde"), 1);
+    assert_eq!(owners.failed(booking(1)), None);
+    let gone = owners.failed(booking(2));
+    assert_eq!(kept(gone), Some((b"abcde".to_vec(), 1)));
+}
+
+#[test]
+fn what_was_there_before_has_no_owner() {
+    let mut owners = Owners::new(100);
+    owners.placed(worker(0), booking(0), (0, b"abc"), 3);
+    assert!(owners.ends.is_empty());
+    owners.placed(worker(0), booking(1), (0, b"abcd"), 3);
+    owners.placed(worker(0), booking(2), (0, b"ab"), 2);
+    owners.placed(worker(1), booking(3), (0, b"abcd"), 4);
+    owners.placed(worker(0), booking(4), (1, b"abcd"), 4);
+    assert_eq!(owners.ends.len(), 1, "another worker, another namespace");
+    assert_eq!(kept(owners.failed(booking(1))), Some((b"abcd".to_vec(), 3)));
+}
+
+#[test]
 fn the_oldest_count_as_proven_beyond_the_capacity() {
     let mut owners = Owners::new(8);
     owners.placed(worker(0), booking(0), (0, b"abcd"), 0);

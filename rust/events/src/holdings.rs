@@ -39,8 +39,8 @@ pub trait Holdings {
     fn set_resumes(&mut self, marked_only: bool, above_tokens: u32, rule: Option<Resuming>);
 
     /// All groups accept resuming behind `hash`, with their blocks in media up to `medium`; the faster one of two marks
-    /// stays. A mark goes with its block, and ends where the block becomes doubtful. False if the worker does not hold
-    /// the block: for [`Medium::Speculative`] as a doubtful one, else in device memory, host memory or on disk.
+    /// stays. A mark goes with its block, and becomes doubtful with it. False if the worker does not hold the block: for
+    /// [`Medium::Speculative`] as a doubtful one, else in device memory, host memory or on disk.
     fn mark(&mut self, hash: SequenceHash, medium: Medium) -> bool;
 
     /// Not all groups accept resuming behind `hash` any more. Returns whether they did.

@@ -63,6 +63,17 @@ impl Naive {
         self.marks = marks;
     }
 
+    /// Marks in device memory become speculative as the blocks do.
+    pub fn doubt_marks(&mut self, id: WorkerId) {
+        let sure = |mark: &&(WorkerId, u64, Medium)| mark.0 == id && mark.2 == Medium::Gpu;
+        let marks: Vec<_> = self.marks.iter().filter(sure).copied().collect();
+        for (_, hash, _) in marks {
+            if self.holds(id, hash, Medium::Gpu) {
+                self.marks.insert((id, hash, Medium::Speculative));
+            }
+        }
+    }
+
     /// The deepest depth within `end` that the worker can resume at with marks up to a rank: the definition.
     fn resumable_at(&self, id: WorkerId, hashes: &[u64], end: u32, most: u32, upto: Medium) -> u32 {
         let resumes = self.resumes.get(&id).copied().unwrap_or_default();

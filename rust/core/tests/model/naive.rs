@@ -254,6 +254,7 @@ impl Naive {
                 pair.held |= gpu.get(&hash).is_some_and(|p| p.held);
             }
         }
+        self.doubt_marks(id);
         let doubted = held.len() as u64;
         for medium in Medium::ANNOUNCED {
             gone.extend(

@@ -459,12 +459,10 @@ impl Links {
         }
     }
 
-    /// A message is lost: what side groups hold in device memory is doubtful, and the holdings dropped the marks on what
-    /// became so.
+    /// A message is lost: what side groups hold in device memory is doubtful, and the holdings doubt the marks.
     pub(crate) fn lost(&mut self, to: &mut dyn Holdings) -> u64 {
         self.sides.iter_mut().for_each(Side::doubt);
         self.judge_all(to);
-        self.tree.all().for_each(|at| self.mark(at, to));
         self.parked.clear()
     }
 

@@ -57,6 +57,19 @@ impl Marks {
         }
     }
 
+    /// Makes marks of the rank of device memory speculative.
+    pub fn doubt(&mut self, blocks: Range<u32>, slot: u32) {
+        for block in blocks {
+            if self.take(block..block + 1, slot, &[Medium::Gpu]) == 0 {
+                continue;
+            }
+            let is_marked = self.rank(block, slot, kin(Medium::Speculative)).is_some();
+            if !is_marked {
+                self.add(block, slot, Medium::Speculative);
+            }
+        }
+    }
+
     /// A lane no longer holds the blocks `gone` of a run: they lose the marks that no other lane supports.
     #[inline]
     pub fn uncover(&mut self, run: &Node<Ids>, lane: u32, gone: Range<u32>) {

@@ -95,4 +95,24 @@ impl Held<Hashed> {
         let covered = entries.flatten().map(|e| e.count).max();
         covered.is_some_and(|count| count > block - run.own.base)
     }
+
+    /// Makes the marks in device memory speculative, as far as the blocks of the path that ends with `last` are, from the
+    /// depth `from` on.
+    pub(in crate::index) fn doubt_marks(&mut self, slot: u32, last: u32, from: u32) {
+        let speculative = lane_of(slot, Medium::Speculative);
+        let (mut run, mut end) = (self.shape.blocks.run(last), last + 1);
+        loop {
+            let r = &self.nodes[run];
+            let first = r.own.base + from.saturating_sub(r.start);
+            let upto = end.min(r.own.base + self.nodes.covered(run, speculative));
+            if first < upto {
+                self.shape.marks.doubt(first..upto, slot);
+            }
+            if r.start <= from || r.parent == crate::index::NONE {
+                return;
+            }
+            run = r.parent;
+            end = self.nodes[run].own.base + self.nodes[run].len;
+        }
+    }
 }

@@ -122,6 +122,9 @@ impl Holdings for Sets {
             .drain()
             .filter(|(_, medium)| *medium == Medium::Gpu);
         self.doubtful.extend(device.map(|(hash, _)| hash));
+        for medium in self.marks.values_mut() {
+            *medium = Medium::Speculative;
+        }
         self.drop_marks();
         (self.doubtful.len() - before) as u64
     }

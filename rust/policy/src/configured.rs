@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use super::named;
-use super::options::{Configured, Declared, Options as _, Policy, Shared, Value};
+use crate::named;
+use crate::rule::options::{Configured, Declared, Options as _, Policy, Shared, Value};
 
 impl Policy {
     /// The policy with the values that `given` reads, `None` standing for the default; only options that the policy takes

@@ -4,74 +4,16 @@
 //! `cachelb` builds the view from the fleet, the load book and the block index, runs the rule, then books the load
 //! and records the placement, all in one call: two requests can never both see the load before either was booked.
 
-mod about;
-mod adaptive;
-mod bindings;
-mod boundary_learning;
-mod bounded;
-mod cache_aware;
-mod choice;
+mod common;
 mod configured;
-mod consistent_hash;
-mod credits;
-#[cfg(any(feature = "learned", feature = "published"))]
-mod crowd;
-mod custom;
-mod gate;
-mod kv_aware;
-#[cfg(feature = "learned")]
-mod learned;
-mod least_loaded;
-mod length;
-mod memo;
-mod options;
-mod pair;
-pub mod parts;
-mod placements;
-mod power_of_two;
 #[cfg(feature = "published")]
 mod published;
-mod random;
-mod reason;
-mod rendezvous;
-mod ring;
-mod round_robin;
-mod routes;
 mod rule;
-mod session;
-mod slots;
-mod tiers;
-mod values;
-mod view;
-mod wait;
+mod rules;
 
-pub use about::{About, Level, Need, Ruled, Setup};
-pub use adaptive::{Adaptive, Objective, Speeds};
-pub use boundary_learning::{BoundaryLearning, BoundaryLearningOptions, Teaches};
-pub use cache_aware::{CacheAware, Threshold};
 pub use cachelb_core::rng::Rng;
 #[cfg(feature = "learned")]
 pub use cachelb_learned::LearnedStats;
-pub use choice::Choice;
-pub use consistent_hash::ConsistentHash;
-pub use credits::{Continuation, Credits};
-pub use custom::{Custom, key_hash};
-pub use gate::{Margin, SpillGate};
-pub use kv_aware::{KvAware, Scoring};
-#[cfg(feature = "learned")]
-pub use learned::{Learned, Learning, Outside, Tie};
-pub use least_loaded::{LeastLoaded, LoadUnit};
-pub use length::Length;
-pub use memo::{Memo, Memory, Memos};
-pub use options::{
-    ABOVE_ZERO, ANY_NUMBER, AT_LEAST_ONE, Configure, Configured, Declared, FRACTION, Field,
-    HostOptions, Kind, LONGEST_S, NOT_NEGATIVE, Options, Policy, Range, Seconds, Shared, Value,
-    millis,
-};
-pub use pair::{Handover, PairChoice, Pairing, Prefiller};
-pub use parts::Ended;
-pub use placements::Placements;
-pub use power_of_two::{Compare, PowerOfTwo};
 #[cfg(feature = "published")]
 pub use published::{
     Affinity, EstimatedTtft, EstimatedTtftOptions, ExploitExplore, Exploiting, Forgetting,
@@ -80,33 +22,57 @@ pub use published::{
     PrefixHashOptions, QueueOverThroughput, Scope, StickyUntilSaturated,
     StickyUntilSaturatedOptions,
 };
-pub use random::Random;
-pub use reason::Reason;
-pub use rendezvous::Rendezvous;
-pub use round_robin::RoundRobin;
-pub use routes::{Claim, Rank, RoutePosition};
+pub use rule::about::{About, Level, Need, Ruled, Setup};
+pub use rule::choice::Choice;
+pub use rule::credits::{Continuation, Credits};
+pub use rule::gate::{Margin, SpillGate};
+pub use rule::length::Length;
+pub use rule::memo::{Memo, Memory, Memos};
+pub use rule::options::{
+    ABOVE_ZERO, ANY_NUMBER, AT_LEAST_ONE, Configure, Configured, Declared, FRACTION, Field,
+    HostOptions, Kind, LONGEST_S, NOT_NEGATIVE, Options, Policy, Range, Seconds, Shared, Value,
+    millis,
+};
+pub use rule::pair::{Handover, PairChoice, Pairing, Prefiller};
+pub use rule::parts::{self, Ended};
+pub use rule::placements::Placements;
+pub use rule::reason::Reason;
+pub use rule::routes::{Claim, Rank, RoutePosition};
+pub use rule::tiers::{Loading, Loads, Prompt, Segment, SharedBlocks};
+pub use rule::values::{ByWorker, MediumCredits, Peak, TierTimes, Within};
+pub use rule::view::{Active, Candidate, Content, Media, Names, Scores, View, Workers, load_of};
 pub use rule::{Properties, Rule};
-pub use session::{Assignment, Session, SessionMode, Sessions};
-pub use tiers::{Loading, Loads, Prompt, Segment, SharedBlocks};
-pub use values::{ByWorker, MediumCredits, Peak, TierTimes, Within};
-pub use view::{Active, Candidate, Content, Media, Names, Scores, View, Workers, load_of};
+pub use rules::adaptive::{Adaptive, Objective, Speeds};
+pub use rules::boundary_learning::{BoundaryLearning, BoundaryLearningOptions, Teaches};
+pub use rules::cache_aware::{CacheAware, Threshold};
+pub use rules::consistent_hash::ConsistentHash;
+pub use rules::custom::{Custom, key_hash};
+pub use rules::kv_aware::{KvAware, Scoring};
+#[cfg(feature = "learned")]
+pub use rules::learned::{Learned, Learning, Outside, Tie};
+pub use rules::least_loaded::{LeastLoaded, LoadUnit};
+pub use rules::power_of_two::{Compare, PowerOfTwo};
+pub use rules::random::Random;
+pub use rules::rendezvous::Rendezvous;
+pub use rules::round_robin::RoundRobin;
+pub use rules::session::{Assignment, Session, SessionMode, Sessions};
 
 /// The policies that ship with the library, in the order in which documentation lists them.
 pub static POLICIES: &[Policy] = &[
-    adaptive::POLICY,
-    cache_aware::POLICY,
-    least_loaded::POLICY,
-    power_of_two::POLICY,
-    rendezvous::POLICY,
-    consistent_hash::POLICY,
+    rules::adaptive::POLICY,
+    rules::cache_aware::POLICY,
+    rules::least_loaded::POLICY,
+    rules::power_of_two::POLICY,
+    rules::rendezvous::POLICY,
+    rules::consistent_hash::POLICY,
     #[cfg(feature = "published")]
     published::prefix_hash::POLICY,
-    boundary_learning::POLICY,
+    rules::boundary_learning::POLICY,
     #[cfg(feature = "published")]
     published::length_bucket::POLICY,
-    session::POLICY,
-    round_robin::POLICY,
-    random::POLICY,
+    rules::session::POLICY,
+    rules::round_robin::POLICY,
+    rules::random::POLICY,
     #[cfg(feature = "published")]
     published::prefix_affinity::POLICY,
     #[cfg(feature = "published")]
@@ -127,15 +93,15 @@ pub static POLICIES: &[Policy] = &[
     published::estimated_ttft::POLICY,
     #[cfg(feature = "published")]
     published::exploit_explore::POLICY,
-    kv_aware::POLICY,
+    rules::kv_aware::POLICY,
     #[cfg(feature = "learned")]
-    learned::POLICY,
+    rules::learned::POLICY,
 ];
 
 /// The policy called `name`: one of [`POLICIES`], or `custom`, which stands in for the caller's own.
 #[must_use]
 pub fn named(name: &str) -> Option<&'static Policy> {
-    static CUSTOM: Policy = custom::POLICY;
+    static CUSTOM: Policy = rules::custom::POLICY;
     let mut all = POLICIES.iter().chain([&CUSTOM]);
     all.find(|policy| policy.about.name == name)
 }

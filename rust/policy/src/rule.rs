@@ -1,5 +1,21 @@
 //! The trait of selection rules, and their properties.
 
+pub mod about;
+pub mod choice;
+pub mod credits;
+pub mod gate;
+pub mod length;
+pub mod memo;
+pub mod options;
+pub mod pair;
+pub mod parts;
+pub mod placements;
+pub mod reason;
+pub mod routes;
+pub mod tiers;
+pub mod values;
+pub mod view;
+
 use std::fmt::Debug;
 
 use cachelb_core::error::Result;
@@ -9,14 +25,14 @@ use cachelb_core::rng::Rng;
 #[cfg(feature = "learned")]
 use cachelb_learned::LearnedStats;
 
-use super::choice::Choice;
-use super::credits::Credits;
-use super::memo::{Memory, Memos};
-use super::pair::{PairChoice, Pairing};
-use super::parts::{Routed, State};
-use super::routes::{Claim, RoutePosition};
-use super::tiers::Loads;
-use super::view::View;
+use crate::rule::choice::Choice;
+use crate::rule::credits::Credits;
+use crate::rule::memo::{Memory, Memos};
+use crate::rule::pair::{PairChoice, Pairing};
+use crate::rule::parts::{Routed, State};
+use crate::rule::routes::{Claim, RoutePosition};
+use crate::rule::tiers::Loads;
+use crate::rule::view::View;
 
 /// Properties of a rule, the same for all requests.
 #[derive(Debug, Clone, Copy, PartialEq)]

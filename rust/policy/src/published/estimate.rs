@@ -3,8 +3,8 @@
 use cachelb_core::ids::Millis;
 use cachelb_core::load::Load;
 
-use crate::options::{Kind, Value};
-use crate::values::field;
+use crate::rule::options::{Kind, Value};
+use crate::rule::values::field;
 
 /// Milliseconds of prefill by tokens to compute: a parabola, since attention grows with the square.
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -16,15 +16,15 @@ use cachelb_core::load::{Known, Prefill};
 use cachelb_core::rng::Rng;
 
 use super::estimate::{PrefillTime, queue_ms};
-use crate::about::{About, Need, Ruled, Setup};
-use crate::adaptive::Speeds;
-use crate::choice::Choice;
-use crate::gate::SpillGate;
-use crate::options::{ABOVE_ZERO, Configure, NOT_NEGATIVE, Policy, options};
-use crate::reason::Reason;
+use crate::rule::about::{About, Need, Ruled, Setup};
+use crate::rule::choice::Choice;
+use crate::rule::gate::SpillGate;
+use crate::rule::options::{ABOVE_ZERO, Configure, NOT_NEGATIVE, Policy, options};
+use crate::rule::reason::Reason;
+use crate::rule::values::words;
+use crate::rule::view::{Candidate, View, ceil, cheapest, known};
 use crate::rule::{Properties, Rule};
-use crate::values::words;
-use crate::view::{Candidate, View, ceil, cheapest, known};
+use crate::rules::adaptive::Speeds;
 
 words!(OnSlo { Route = "route", Reject = "reject" });
 

@@ -11,13 +11,13 @@
 use cachelb_core::error::Result;
 use cachelb_core::rng::Rng;
 
-use crate::about::{About, Need, Ruled, Setup};
-use crate::choice::Choice;
-use crate::options::{Configure, NOT_NEGATIVE, Policy, options};
-use crate::reason::Reason;
+use crate::common::wait;
+use crate::rule::about::{About, Need, Ruled, Setup};
+use crate::rule::choice::Choice;
+use crate::rule::options::{Configure, NOT_NEGATIVE, Policy, options};
+use crate::rule::reason::Reason;
+use crate::rule::view::{Candidate, View, lowest};
 use crate::rule::{Properties, Rule};
-use crate::view::{Candidate, View, lowest};
-use crate::wait;
 
 options! {
     /// The worker that would start the request soonest, by its engine's report and the requests sent since.

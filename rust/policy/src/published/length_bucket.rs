@@ -21,13 +21,13 @@ use cachelb_core::rng::Rng;
 
 pub use self::options::LengthBucketOptions;
 pub(crate) use self::options::POLICY;
-use crate::choice::Choice;
-use crate::memo::Memos;
-use crate::parts::{State, state};
-use crate::reason::Reason;
+use crate::common::slots::Slots;
 use crate::rule::Rule;
-use crate::slots::Slots;
-use crate::view::{Candidate, View, cold_spread, lowest_at, per_weight};
+use crate::rule::choice::Choice;
+use crate::rule::memo::Memos;
+use crate::rule::parts::{State, state};
+use crate::rule::reason::Reason;
+use crate::rule::view::{Candidate, View, cold_spread, lowest_at, per_weight};
 
 #[derive(Debug, Clone, Copy)]
 struct Member {

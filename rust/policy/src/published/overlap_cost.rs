@@ -23,14 +23,14 @@ use cachelb_core::error::Result;
 use cachelb_core::load::Known;
 use cachelb_core::rng::Rng;
 
-use crate::choice::Choice;
-use crate::credits::{Continuation, Credits};
+use crate::rule::choice::Choice;
+use crate::rule::credits::{Continuation, Credits};
 use crate::rule::{Properties, Rule};
 
-use crate::about::{About, Need, Ruled, Setup};
-use crate::options::{Configure, NOT_NEGATIVE, Policy, Seconds, options};
-use crate::placements::Placements;
-use crate::view::{Candidate, Media, View, cheapest, draw_at, known, per_weight};
+use crate::rule::about::{About, Need, Ruled, Setup};
+use crate::rule::options::{Configure, NOT_NEGATIVE, Policy, Seconds, options};
+use crate::rule::placements::Placements;
+use crate::rule::view::{Candidate, Media, View, cheapest, draw_at, known, per_weight};
 
 /// How long a placement counts as cached in Dynamo.
 const TTL_MS: u64 = 120_000;

@@ -19,14 +19,14 @@ use cachelb_core::error::Result;
 use cachelb_core::load::Known;
 use cachelb_core::rng::Rng;
 
-use crate::about::{About, Need, Ruled, Setup};
-use crate::choice::Choice;
-use crate::crowd::Crowd;
-use crate::memo::Memos;
-use crate::options::{Configure, NOT_NEGATIVE, Policy, options};
-use crate::reason::Reason;
+use crate::common::crowd::Crowd;
+use crate::rule::about::{About, Need, Ruled, Setup};
+use crate::rule::choice::Choice;
+use crate::rule::memo::Memos;
+use crate::rule::options::{Configure, NOT_NEGATIVE, Policy, options};
+use crate::rule::reason::Reason;
+use crate::rule::view::{View, cheapest, cold_spread, known};
 use crate::rule::{Properties, Rule};
-use crate::view::{View, cheapest, cold_spread, known};
 
 options! {
     /// Prompt tokens to compute times requests in flight, the lowest of all workers.

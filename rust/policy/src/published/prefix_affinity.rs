@@ -15,17 +15,17 @@ use cachelb_core::load::Known;
 use cachelb_core::rng::Rng;
 
 use super::prompts::Prompts;
-use crate::about::{About, Need, Ruled, Setup};
-use crate::choice::Choice;
-use crate::gate::SpillGate;
-use crate::memo::{Memory, Memos};
-use crate::options::{ANY_NUMBER, Configure, FRACTION, Policy, Seconds, conflict, options};
-use crate::parts::state;
-use crate::power_of_two::{Compare, PowerOfTwo};
-use crate::reason::Reason;
+use crate::rule::about::{About, Need, Ruled, Setup};
+use crate::rule::choice::Choice;
+use crate::rule::gate::SpillGate;
+use crate::rule::memo::{Memory, Memos};
+use crate::rule::options::{ANY_NUMBER, Configure, FRACTION, Policy, Seconds, conflict, options};
+use crate::rule::parts::state;
+use crate::rule::reason::Reason;
+use crate::rule::values::words;
+use crate::rule::view::{Candidate, View, lowest_at};
 use crate::rule::{Properties, Rule};
-use crate::values::words;
-use crate::view::{Candidate, View, lowest_at};
+use crate::rules::power_of_two::{Compare, PowerOfTwo};
 
 /// A system whose defaults are taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -9,14 +9,14 @@
 use cachelb_core::error::Result;
 use cachelb_core::rng::Rng;
 
-use crate::about::{About, Need, Ruled, Setup};
-use crate::cache_aware::Threshold;
-use crate::choice::Choice;
-use crate::gate::SpillGate;
-use crate::options::{Configure, Policy, options};
-use crate::reason::Reason;
+use crate::rule::about::{About, Need, Ruled, Setup};
+use crate::rule::choice::Choice;
+use crate::rule::gate::SpillGate;
+use crate::rule::options::{Configure, Policy, options};
+use crate::rule::reason::Reason;
+use crate::rule::view::{Candidate, View, cold_spread, lowest};
 use crate::rule::{Properties, Rule};
-use crate::view::{Candidate, View, cold_spread, lowest};
+use crate::rules::cache_aware::Threshold;
 
 options! {
     /// The holder of the longest prefix if it is long enough, the least loaded worker otherwise; a baseline.

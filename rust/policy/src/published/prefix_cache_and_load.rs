@@ -10,14 +10,14 @@
 use cachelb_core::error::Result;
 use cachelb_core::rng::Rng;
 
-use crate::about::{About, Need, Ruled, Setup};
-use crate::choice::Choice;
-use crate::gate::SpillGate;
-use crate::options::{Configure, NOT_NEGATIVE, Policy, options};
-use crate::reason::Reason;
+use crate::rule::about::{About, Need, Ruled, Setup};
+use crate::rule::choice::Choice;
+use crate::rule::gate::SpillGate;
+use crate::rule::options::{Configure, NOT_NEGATIVE, Policy, options};
+use crate::rule::reason::Reason;
+use crate::rule::values::words;
+use crate::rule::view::{Candidate, View, cold_spread, lowest, mean_load};
 use crate::rule::{Properties, Rule};
-use crate::values::words;
-use crate::view::{Candidate, View, cold_spread, lowest, mean_load};
 
 /// Whose imbalance counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -15,15 +15,15 @@ use cachelb_core::error::Result;
 use cachelb_core::ids::SequenceHash;
 use cachelb_core::rng::Rng;
 
-use crate::about::{About, Level, Need, Ruled, Setup};
-use crate::choice::Choice;
-use crate::memo::Memos;
-use crate::options::{AT_LEAST_ONE, Configure, NOT_NEGATIVE, Policy, conflict, options};
-use crate::parts::state;
-use crate::reason::Reason;
-use crate::ring::{Ring, VNODES};
+use crate::common::ring::{Ring, VNODES};
 use crate::rule::Rule;
-use crate::view::{Candidate, View, cold_spread, lowest};
+use crate::rule::about::{About, Level, Need, Ruled, Setup};
+use crate::rule::choice::Choice;
+use crate::rule::memo::Memos;
+use crate::rule::options::{AT_LEAST_ONE, Configure, NOT_NEGATIVE, Policy, conflict, options};
+use crate::rule::parts::state;
+use crate::rule::reason::Reason;
+use crate::rule::view::{Candidate, View, cold_spread, lowest};
 
 options! {
     /// The head of the prompt picks a worker on a hash ring; an overloaded one is passed over.

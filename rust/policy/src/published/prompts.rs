@@ -13,10 +13,10 @@ use cachelb_core::load::BookingId;
 use cachelb_core::owners::{Orphaned, Owners};
 use cachelb_core::radix_tree::{Key, PrefixOverlaps, RadixTree, Unit, Use};
 
-use crate::memo::Memory;
-use crate::parts::{Ended, State};
-use crate::slots::ByOrder;
-use crate::view::{Candidate, Content, View};
+use crate::common::slots::ByOrder;
+use crate::rule::memo::Memory;
+use crate::rule::parts::{Ended, State};
+use crate::rule::view::{Candidate, Content, View};
 
 /// Units per worker and tree that requests without a first token are remembered by.
 const MOST_WAITING: usize = 1 << 22;

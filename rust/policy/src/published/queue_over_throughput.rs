@@ -9,13 +9,13 @@ use std::collections::HashMap;
 use cachelb_core::error::Result;
 use cachelb_core::rng::Rng;
 
-use crate::about::{About, Need, Ruled, Setup};
-use crate::choice::Choice;
-use crate::options::{Configure, Policy, options};
-use crate::reason::Reason;
 use crate::rule::Rule;
-use crate::values::ByWorker;
-use crate::view::{Candidate, View, lowest};
+use crate::rule::about::{About, Need, Ruled, Setup};
+use crate::rule::choice::Choice;
+use crate::rule::options::{Configure, Policy, options};
+use crate::rule::reason::Reason;
+use crate::rule::values::ByWorker;
+use crate::rule::view::{Candidate, View, lowest};
 
 options! {
     /// Requests in flight over a throughput given once; a baseline that the literature calls Mooncake.

@@ -10,7 +10,7 @@ use super::*;
 use crate::Reason;
 use crate::testing::{Scene, row};
 
-pub(in crate::adaptive) const OBJECTIVES: [(Objective, f64); 3] = [
+pub(in crate::rules::adaptive) const OBJECTIVES: [(Objective, f64); 3] = [
     (Objective::Balanced, 0.3),
     (Objective::Ttft, 0.1),
     (Objective::E2e, 1.0),
@@ -22,7 +22,7 @@ const E2E: Adaptive = Adaptive::new(Objective::E2e);
 
 /// One worker in plain numbers.
 #[derive(Debug, Clone)]
-pub(in crate::adaptive) struct Plain {
+pub(in crate::rules::adaptive) struct Plain {
     pub uncached: f64,
     pub pending_tokens: f64,
     pub pending_pairs: f64,
@@ -44,7 +44,7 @@ pub(in crate::adaptive) struct Plain {
 }
 
 /// Blocks of a worker of which no number is known: as many as others have in the mean.
-pub(in crate::adaptive) fn model_usual(fleet: &[Plain]) -> f64 {
+pub(in crate::rules::adaptive) fn model_usual(fleet: &[Plain]) -> f64 {
     let known = fleet
         .iter()
         .map(|worker| worker.kv_blocks)
@@ -54,7 +54,7 @@ pub(in crate::adaptive) fn model_usual(fleet: &[Plain]) -> f64 {
 
 /// The memory cost of a request of so many blocks, computed after `wait_ms` and answered within `answer_ms`: a factor
 /// of all but its wait, and milliseconds.
-pub(in crate::adaptive) fn model_room(
+pub(in crate::rules::adaptive) fn model_room(
     worker: &Plain,
     (blocks, usual): (f64, f64),
     (wait_ms, answer_ms): (f64, f64),
@@ -116,7 +116,7 @@ fn sum(speeds: &[(f64, f64)]) -> (f64, f64) {
 }
 
 /// Prompt tokens per millisecond and milliseconds per output token, for every worker.
-pub(in crate::adaptive) fn model_speeds(fleet: &[Plain]) -> Vec<(f64, f64)> {
+pub(in crate::rules::adaptive) fn model_speeds(fleet: &[Plain]) -> Vec<(f64, f64)> {
     let prefill = model_rates(fleet, |worker| worker.speed, 6.0);
     let decode = model_rates(fleet, |worker| worker.decode, 0.3);
     let both = |at: usize| {
@@ -192,7 +192,7 @@ fn pace(per_context: f64) -> Pace {
 
 /// A fleet as the rule and as the model have it.
 #[derive(Debug, Clone)]
-pub(in crate::adaptive) struct Case {
+pub(in crate::rules::adaptive) struct Case {
     pub scene: Scene,
     pub plain: Vec<Plain>,
 }
@@ -221,7 +221,7 @@ fn scores(rule: &Adaptive, scene: &Scene) -> Vec<f64> {
         .collect()
 }
 
-pub(in crate::adaptive) fn close(one: f64, other: f64) -> bool {
+pub(in crate::rules::adaptive) fn close(one: f64, other: f64) -> bool {
     (one - other).abs() <= 1e-9 * one.abs().max(other.abs())
 }
 
@@ -242,7 +242,7 @@ fn put_together(terms: &[(&'static str, f64)]) -> (f64, f64) {
 }
 
 /// A speed of `rate` tokens per millisecond, seen on so many of them.
-pub(in crate::adaptive) fn speed(rate: f64, tokens: f64) -> Speed {
+pub(in crate::rules::adaptive) fn speed(rate: f64, tokens: f64) -> Speed {
     Speed {
         squares: tokens * tokens,
         products: tokens * tokens / rate,
@@ -310,7 +310,7 @@ fn worker() -> impl Strategy<Value = (Candidate, Load, Plain)> {
     )
 }
 
-pub(in crate::adaptive) fn case() -> impl Strategy<Value = Case> {
+pub(in crate::rules::adaptive) fn case() -> impl Strategy<Value = Case> {
     (
         prop::collection::vec(worker(), 1..8),
         (1_u64..200_000, any::<bool>()),

@@ -6,7 +6,7 @@ use super::super::tests::{
     Case, OBJECTIVES, Plain, case, close, model_room, model_speeds, model_usual, speed,
 };
 use super::*;
-use crate::pair::Handover;
+use crate::rule::pair::Handover;
 use crate::testing::Scene;
 use crate::{Reason, Rng, Rule};
 

@@ -2,10 +2,10 @@
 
 use cachelb_core::ids::{Millis, SequenceHash};
 
-use super::super::testing::Scene;
 use super::super::{
     BoundaryLearning, BoundaryLearningOptions, Choice, Claim, Ended, Reason, Rng, Rule, Teaches,
 };
+use crate::testing::Scene;
 use crate::testing::{Calls, booking};
 
 fn learner(options: BoundaryLearningOptions) -> BoundaryLearning {

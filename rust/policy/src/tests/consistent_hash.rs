@@ -1,8 +1,8 @@
 use proptest::prelude::*;
 
-use super::super::testing::{NAMES, Scene, booking, row};
 use super::super::*;
 use crate::testing::Calls;
+use crate::testing::{NAMES, Scene, booking, row};
 
 fn rule(epsilon: Option<f64>) -> ConsistentHash {
     ConsistentHash::new(150, epsilon, 1337)

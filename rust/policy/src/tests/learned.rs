@@ -13,8 +13,8 @@ use cachelb_learned::{
 use crate::testing::{Calls, booking};
 
 use self::world::World;
-use super::super::testing::row;
 use super::*;
+use crate::testing::row;
 
 const GPU: &str = "a30";
 

@@ -1,8 +1,8 @@
 use proptest::prelude::*;
 
-use super::super::testing::{NAMES, Scene};
 use super::super::*;
 use super::consistent_hash::{fleet, owner};
+use crate::testing::{NAMES, Scene};
 
 const PLAIN: Rendezvous = Rendezvous {
     seed: 1337,

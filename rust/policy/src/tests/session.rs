@@ -3,9 +3,9 @@ mod traffic;
 use cachelb_core::ids::Millis;
 use cachelb_core::load::BookingId;
 
-use super::super::testing::{GATE, Scene, booking, row};
 use super::super::*;
 use crate::testing::{Calls, cache_aware};
+use crate::testing::{GATE, Scene, booking, row};
 
 const STICKY: Sessions = Sessions {
     mode: SessionMode::Sticky,

@@ -10,15 +10,15 @@ use cachelb_core::load::{BookingId, Load, Pace};
 use cachelb_core::rng::Rng;
 use cachelb_learned::LearnedStats;
 
-use super::cache_aware::{CacheAware, Threshold};
-use super::choice::Choice;
-use super::gate::SpillGate;
-use super::memo::{Memo, Memos};
-use super::parts::Ended;
-use super::reason::Reason;
-use super::routes::Claim;
-use super::rule::Rule;
-use super::view::{Candidate, Content, Media, View};
+use crate::rule::Rule;
+use crate::rule::choice::Choice;
+use crate::rule::gate::SpillGate;
+use crate::rule::memo::{Memo, Memos};
+use crate::rule::parts::Ended;
+use crate::rule::reason::Reason;
+use crate::rule::routes::Claim;
+use crate::rule::view::{Candidate, Content, Media, View};
+use crate::rules::cache_aware::{CacheAware, Threshold};
 
 /// The gate with the defaults of its options.
 pub const GATE: SpillGate = SpillGate::DEFAULT;

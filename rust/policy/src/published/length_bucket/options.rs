@@ -1,8 +1,10 @@
 //! Options of `length-bucket`.
 
 use super::LengthBucket;
-use crate::about::{About, Need, Ruled, Setup};
-use crate::options::{AT_LEAST_ONE, Configure, MAX_TOKENS, NOT_NEGATIVE, Policy, Seconds, options};
+use crate::rule::about::{About, Need, Ruled, Setup};
+use crate::rule::options::{
+    AT_LEAST_ONE, Configure, MAX_TOKENS, NOT_NEGATIVE, Policy, Seconds, options,
+};
 use cachelb_core::error::Result;
 
 options! {

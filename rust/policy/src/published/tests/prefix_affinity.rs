@@ -2,8 +2,8 @@ use cachelb_core::ids::SequenceHash;
 use cachelb_core::load::{Known, Pace};
 
 use super::*;
+use crate::rule::view::Content;
 use crate::testing::{Calls, GATE, NAMES, booking, row};
-use crate::view::Content;
 
 const SETTINGS: Affinity = Affinity {
     imbalanced_threshold: 10.0,

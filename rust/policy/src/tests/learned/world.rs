@@ -9,8 +9,8 @@ use cachelb_learned::{COLUMNS, Model, Row, Sample};
 
 use crate::testing::Calls;
 
-use super::super::super::testing::{Scene, row};
 use super::{GPU, booking, known, schedule};
+use crate::testing::{Scene, row};
 use crate::{Ended, Learned, Reason, Rule};
 
 const WORKERS: usize = 8;

@@ -17,7 +17,6 @@
 mod body;
 mod canon;
 mod conversation;
-mod digest;
 mod endpoint;
 mod error;
 mod facts;
@@ -25,7 +24,6 @@ mod head;
 mod identity;
 mod layout;
 mod layouts;
-mod number;
 mod outline;
 mod pairs;
 mod profile;

@@ -1,7 +1,7 @@
 //! The writer of all parts of a reader, and the steps that all of them take.
 
+use crate::canon::digest::{Fields, Order};
 use crate::canon::{Canon, Span, TEXT};
-use crate::digest::{Fields, Order};
 use crate::error::Result;
 use crate::profile::{Limits, Profile};
 use crate::scan::{Reader, Token};

@@ -5,12 +5,20 @@
 //! fit is tried. Prompts are computed in chunks. At least one token of a prompt is computed, whatever is cached. Read
 //! in vLLM 0.32.0, `v1/core/sched/scheduler.py` and `v1/core/kv_cache_manager.py`.
 
+pub mod announcer;
 mod cache;
+pub mod change;
+pub mod cost;
 mod job;
+pub mod kv;
+pub mod layout;
+pub mod pool;
 mod queue;
 mod remote;
 mod sequence;
+pub mod served;
 mod settings;
+pub mod tables;
 
 use cache::Cache;
 pub use job::{Content, EngineLoad, Job, Output};
@@ -20,16 +28,16 @@ use remote::Remote;
 use sequence::Sequence;
 pub use settings::{Commit, EngineSettings};
 
-use crate::change::Change;
-use crate::cost::{Pass, Timing};
-use crate::kv::KvPool;
-use crate::layout::Hit;
-use crate::pool::PoolMember;
-use crate::tables::Tables;
 #[cfg(test)]
 use cachelb_core::error::Error;
 use cachelb_core::error::Result;
 use cachelb_core::ids::SequenceHash;
+use change::Change;
+use cost::{Pass, Timing};
+use kv::KvPool;
+use layout::Hit;
+use pool::PoolMember;
+use tables::Tables;
 
 /// One engine.
 #[derive(Debug)]

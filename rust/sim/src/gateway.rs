@@ -2,8 +2,8 @@
 
 use cachelb_events::FeedState;
 
-use crate::change::Change;
 use crate::engine::EngineLoad;
+use crate::engine::change::Change;
 
 /// Where a gateway sends a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -3,9 +3,9 @@
 use cachelb::selector::Role;
 use cachelb_core::error::{Error, Result};
 
-use crate::cost::Timing;
 use crate::engine::EngineSettings;
-use crate::pool::PoolTerms;
+use crate::engine::cost::Timing;
+use crate::engine::pool::PoolTerms;
 
 /// The way from one worker's cache to another's.
 #[derive(Debug, Clone, Copy, PartialEq)]

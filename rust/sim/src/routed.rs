@@ -20,10 +20,10 @@ use cachelb_core::ids::{Medium, Millis, SequenceHash};
 use cachelb_core::load::{BookingId, Known, Report};
 use cachelb_events::{FeedState, Holdings, Host as _, Moment, Worth};
 
-use crate::change::Change;
 use crate::engine::EngineLoad;
+use crate::engine::change::Change;
+use crate::engine::layout::CacheLayout;
 use crate::gateway::{Attempt, Gateway, News, Notice, Pair, Placed};
-use crate::layout::CacheLayout;
 use crate::options::WorkerSettings;
 use crate::workload::Workload;
 

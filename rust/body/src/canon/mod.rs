@@ -12,6 +12,8 @@
 //!
 //! A reader from the left finds every mark, and more conversation only appends.
 
+pub mod digest;
+pub mod number;
 mod values;
 
 use xxhash_rust::xxh3::xxh3_128_with_seed;

@@ -3,8 +3,8 @@
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::{ARRAY, CLOSE, KEY, OBJECT, SCALAR, Span, TEXT};
+use crate::canon::number::put_number;
 use crate::error::Result;
-use crate::number::put_number;
 use crate::scan::{Reader, Token};
 
 /// Objects of at most so many keys compare each with each.

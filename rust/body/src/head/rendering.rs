@@ -1,6 +1,6 @@
 //! Fields that chat templates see: they go into the digest at the head of a prompt.
 
-use crate::digest::Order;
+use crate::canon::digest::Order;
 use crate::endpoint::Endpoint;
 use crate::error::Result;
 use crate::scan::{Reader, Token};

@@ -5,8 +5,8 @@ use std::fmt;
 use proptest::prelude::*;
 use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 
+use crate::canon::number::put_number;
 use crate::canon::{ARRAY, CLOSE, Canon, KEY, OBJECT, SCALAR, TEXT};
-use crate::number::put_number;
 use crate::scan::{Reader, check};
 
 /// Canonical bytes of a value, written from what `serde_json` reads: keys where they come first, with their last value.

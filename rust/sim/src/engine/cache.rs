@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use super::{EngineSettings, Sequence};
-use crate::announcer::Announcer;
-use crate::change::Change;
-use crate::kv::{Announced, KvChange, KvPool};
-use crate::layout::{CacheLayout, Hit};
-use crate::tables::Found;
+use crate::engine::announcer::Announcer;
+use crate::engine::change::Change;
+use crate::engine::kv::{Announced, KvChange, KvPool};
+use crate::engine::layout::{CacheLayout, Hit};
+use crate::engine::tables::Found;
 use cachelb_core::error::Result;
 use cachelb_core::ids::SequenceHash;
 

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use super::sequence::Sequence;
-use crate::kv::KvPool;
+use crate::engine::kv::KvPool;
 #[cfg(test)]
 use cachelb_core::error::{Error, Result};
 

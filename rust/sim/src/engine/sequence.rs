@@ -1,9 +1,9 @@
 //! A request inside an engine.
 
 use super::{Cache, Commit, Content, Job};
-use crate::cost::Pass;
-use crate::pool::PoolMember;
-use crate::tables::Tables;
+use crate::engine::cost::Pass;
+use crate::engine::pool::PoolMember;
+use crate::engine::tables::Tables;
 
 #[derive(Debug, Default)]
 pub(super) struct Sequence {

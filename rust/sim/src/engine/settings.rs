@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::layout::CacheLayout;
+use crate::engine::layout::CacheLayout;
 use cachelb_core::error::{Error, Result};
 
 /// When a block that a pass computes can be found by others.

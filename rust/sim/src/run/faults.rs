@@ -1,6 +1,6 @@
 //! Incidents of workers.
 
-use crate::change::Change;
+use crate::engine::change::Change;
 use crate::gateway::Gateway;
 use crate::options::Incident;
 

@@ -10,7 +10,7 @@ use cachelb_core::ids::SequenceHash;
 use cachelb_core::rng::Rng;
 use cachelb_events::{Cause, Due, Fate, FeedState, Follower, FollowerSettings, Mark, Verdict};
 
-use crate::change::Change;
+use crate::engine::change::Change;
 use crate::gateway::{self, Gateway};
 use crate::options::Options;
 

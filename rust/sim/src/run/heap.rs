@@ -3,8 +3,8 @@
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 
-use crate::change::Change;
 use crate::engine::EngineLoad;
+use crate::engine::change::Change;
 use crate::gateway::{Notice, Placed};
 use crate::options::Incident;
 

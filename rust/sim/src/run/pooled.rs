@@ -4,10 +4,10 @@ use std::sync::{Arc, Mutex};
 
 use cachelb_core::error::{Error, Result};
 
-use crate::change::Change;
+use crate::engine::change::Change;
+use crate::engine::pool::{BlockPool, PoolMember};
 use crate::gateway::Gateway;
 use crate::options::WorkerSettings;
-use crate::pool::{BlockPool, PoolMember};
 
 use super::Run;
 use super::heap::Kind;

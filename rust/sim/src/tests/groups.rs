@@ -9,8 +9,8 @@ use proptest::prelude::*;
 
 use super::engine::job;
 use super::*;
-use crate::kv::{Announced, KvChange};
-use crate::tables::{Found, Tables};
+use crate::engine::kv::{Announced, KvChange};
+use crate::engine::tables::{Found, Tables};
 use naive::Naive;
 
 const FULL: GroupKind = GroupKind::Full;

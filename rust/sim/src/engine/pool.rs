@@ -8,8 +8,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use cachelb_core::ids::{AsIs, SequenceHash};
 
-use crate::change::Change;
-use crate::cost::{Pass, Timing};
+use crate::engine::change::Change;
+use crate::engine::cost::{Pass, Timing};
 
 /// Terms of a pool for a worker that shares it.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -156,7 +156,7 @@ impl PoolMember {
 
     /// Tokens to load for a request with the blocks `names` that resumes by itself at `hit` and has `total` tokens, one
     /// of which is computed in any case; 0 if `pass` computes them sooner.
-    pub(super) fn loads(
+    pub(crate) fn loads(
         &self,
         (names, block_size): (&[SequenceHash], u32),
         (hit, total): (u32, u32),
@@ -185,7 +185,7 @@ impl PoolMember {
     }
 
     /// Seconds that loading so many tokens takes.
-    pub(super) fn seconds(&self, tokens: u32) -> f64 {
+    pub(crate) fn seconds(&self, tokens: u32) -> f64 {
         f64::from(tokens) * self.seconds_per_token
     }
 }

@@ -11,9 +11,9 @@ use std::sync::Arc;
 use cachelb_core::groups::{CacheGroup, GroupKind};
 use cachelb_core::ids::{AsIs, SequenceHash};
 
-use crate::change::Change;
-use crate::kv::KvChange;
-use crate::layout::{CacheLayout, Group};
+use crate::engine::change::Change;
+use crate::engine::kv::KvChange;
+use crate::engine::layout::{CacheLayout, Group};
 
 type ByHash<T> = HashMap<SequenceHash, T, AsIs>;
 

@@ -8,9 +8,9 @@ use std::collections::HashMap;
 use cachelb_core::error::Result;
 use cachelb_core::ids::SequenceHash;
 
-use crate::kv::{Announced, KvChange, KvPool};
-use crate::layout::{CacheLayout, Hit};
-use crate::tables::{Found, Tables};
+use crate::engine::kv::{Announced, KvChange, KvPool};
+use crate::engine::layout::{CacheLayout, Hit};
+use crate::engine::tables::{Found, Tables};
 
 /// One change of a step.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -7,8 +7,8 @@
 use cachelb_core::groups::CacheGroup;
 use cachelb_core::ids::SequenceHash;
 
-use crate::kv::{KvPool, NONE};
-use crate::layout::{CacheLayout, Group, Hit, Points};
+use crate::engine::kv::{KvPool, NONE};
+use crate::engine::layout::{CacheLayout, Group, Hit, Points};
 
 /// The blocks of one group.
 #[derive(Debug, Default)]

@@ -17,7 +17,7 @@ from statistics import fmean
 from benches.compare.environment import install_into
 
 from cachelb_lab.sim import FleetSpec, Measurement, build, fit_scale, simulate
-from cachelb_lab.sim.metrics import hit_rate
+from cachelb_lab.sim.figures.metrics import hit_rate
 from cachelb_lab.sim.timing import Roofline
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -28,8 +28,8 @@ from cachelb import Router
 from cachelb.boundaries import MARKERS, estimate, message_boundaries
 from cachelb_lab.sim import FleetSpec, Workload, build, simulate
 from cachelb_lab.sim.workloads.arrivals import Poisson
-from cachelb_lab.sim.workloads.columns import runs
 from cachelb_lab.sim.workloads.draft import Draft, Piece, Plan, around
+from cachelb_lab.sim.workloads.files.columns import runs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import zmq
 
 from cachelb.events import Endpoint
-from cachelb.events.relayed import split_relayed, stream_name
+from cachelb.events.zmq.relayed import split_relayed, stream_name
 from cachelb_gateway.relay import Relay
 
 if TYPE_CHECKING:

@@ -31,7 +31,7 @@ from tests.herd.true_workers import TrueWorkers
 
 from cachelb_lab.sim import FleetSpec, Signals, simulate
 from cachelb_lab.sim.workloads import Draft, Plan, Poisson
-from cachelb_lab.sim.workloads.traces import read_mooncake
+from cachelb_lab.sim.workloads.files.traces import read_mooncake
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -24,7 +24,7 @@ from tests.lab.sim import test_validation_mooncake as mooncake
 from tests.lab.sim import test_validation_vllm_log as vllm_log
 
 from cachelb_lab.sim import Signals, simulate
-from cachelb_lab.sim.workloads.traces import read_mooncake
+from cachelb_lab.sim.workloads.files.traces import read_mooncake
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

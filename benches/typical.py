@@ -32,14 +32,14 @@ import numpy as np
 from benches.unlike import unlike
 
 from cachelb_lab.sim.contender import KV_EVENTS
+from cachelb_lab.sim.figures.lru_bound import PoolProfile
+from cachelb_lab.sim.figures.metrics import measure
 from cachelb_lab.sim.fleet import FleetSpec
 from cachelb_lab.sim.league import COMPARED, REALISM, League, Row, Standings, Store, play
 from cachelb_lab.sim.league.cells import digest
 from cachelb_lab.sim.league.documents import ratio_text
 from cachelb_lab.sim.league.figures import figures_of
 from cachelb_lab.sim.league.standings import Ratio
-from cachelb_lab.sim.lru_bound import PoolProfile
-from cachelb_lab.sim.metrics import measure
 from cachelb_lab.sim.simulation import _router, simulate
 
 if TYPE_CHECKING:

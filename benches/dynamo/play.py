@@ -17,11 +17,11 @@ from benches.dynamo.trace import write_mooncake
 
 from cachelb.calls import Call
 from cachelb_lab.sim import FleetSpec, Signals, simulate
+from cachelb_lab.sim.figures.lru_bound import PoolProfile
+from cachelb_lab.sim.figures.metrics import measure
 from cachelb_lab.sim.league.cells import FIRST_SEED, digest
 from cachelb_lab.sim.league.figures import NAMES, SLO, figures_of
 from cachelb_lab.sim.league.traces import Trace, fingerprint
-from cachelb_lab.sim.lru_bound import PoolProfile
-from cachelb_lab.sim.metrics import measure
 from cachelb_lab.sim.timing import Polynomial
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from benches.learned.workloads import WORKLOADS, make
 
 from cachelb_lab.sim import FleetSpec, simulate
-from cachelb_lab.sim.saturation import highest, keeps_up
+from cachelb_lab.sim.experiments.saturation import highest, keeps_up
 
 BASELINE = "prefix-cache-and-load"
 FLEETS = ("8xa30", "7xa30+8xv100", "7xl20+8xa30")

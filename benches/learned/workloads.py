@@ -16,7 +16,7 @@ import numpy as np
 
 from cachelb_lab.sim import WORKLOADS as GENERATORS
 from cachelb_lab.sim import Workload, build
-from cachelb_lab.sim.mixing import mix
+from cachelb_lab.sim.trace_files.mixing import mix
 from cachelb_lab.sim.workloads import Poisson, Steps, read_mooncake
 
 TRACE = "traces/mooncake/conversation_trace.jsonl.xz"

@@ -21,7 +21,7 @@ from tests.library.state.addresses import free_addresses
 
 from cachelb.cache_groups import CacheGroup, CacheLayout
 from cachelb_fakes import FakeFleet
-from cachelb_lab.sim.saturation import highest
+from cachelb_lab.sim.experiments.saturation import highest
 
 if TYPE_CHECKING:
     from collections.abc import Callable

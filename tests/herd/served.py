@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cachelb_lab.sim import SimResult, Workload
-from cachelb_lab.sim.metrics import Imbalance
+from cachelb_lab.sim.figures.metrics import Imbalance
 
 Dispatch = Literal["in turn", "least loaded", "conversations stay"]
 

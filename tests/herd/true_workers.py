@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from cachelb_fakes.fleet.prefix_cache import PrefixCache
 from cachelb_lab.sim import Workload
-from cachelb_lab.sim.mixing import mix
+from cachelb_lab.sim.trace_files.mixing import mix
 
 BLOCK = 16
 PREFILL_TOKENS_PER_S = 10_000.0

@@ -21,11 +21,11 @@ from cachelb.errors import SnapshotError, TraceError
 from cachelb.records import Capture
 from cachelb_lab import sim
 from cachelb_lab.sim import FleetSpec, Incident, Measurement, Signals, Slo, WorkerSpec, Workload, fit_scale, workloads
-from cachelb_lab.sim.expand import blocks_per_id
+from cachelb_lab.sim.figures.lru_bound import PoolProfile
 from cachelb_lab.sim.gpus import find_gpu, find_model, kv_tokens
-from cachelb_lab.sim.lru_bound import PoolProfile
 from cachelb_lab.sim.timing import Roofline
-from cachelb_lab.sim.traces import Request, read_trace
+from cachelb_lab.sim.trace_files.expand import blocks_per_id
+from cachelb_lab.sim.trace_files.traces import Request, read_trace
 from cachelb_lab.sim.workloads import WORKLOADS, Draft, Plan, Poisson
 
 NAN, INF = float("nan"), float("inf")

@@ -16,8 +16,8 @@ from tests.ports import free_ports
 from tests.waiting import wait_until
 
 from cachelb.events import Endpoint, ZmqSource
-from cachelb.events.sockets import EVENT_BYTES, REPLAY_MESSAGES
 from cachelb.events.stats import StreamStats
+from cachelb.events.zmq.sockets import EVENT_BYTES, REPLAY_MESSAGES
 from cachelb_fakes import EventPublisher
 
 _PAYLOAD = bytes(1 << 20)
@@ -106,7 +106,7 @@ def _is_still(engine: FloodingEngine) -> bool:
 
 
 def test_a_replay_without_end_is_given_up_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cachelb.events.replay.MOST_REPLAYED_BYTES", 8 << 20)
+    monkeypatch.setattr("cachelb.events.zmq.replay.MOST_REPLAYED_BYTES", 8 << 20)
     with (
         FloodingEngine("replay", lambda sent: [b"", numbered(sent), _PAYLOAD[: 1 << 16]]) as engine,
         receiving(RecordingSink({W: 1}), {W: engine.endpoint}, replay_timeout_s=600.0) as source,
@@ -135,7 +135,7 @@ def test_a_message_that_is_too_long_never_arrives(flood: str) -> None:
 def test_a_stream_that_floods_is_closed_and_opened_again_later(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("cachelb.events.fleet._RETRY_S", 0.05)
     with EventPublisher() as publisher, connected(publisher, replay_timeout_s=600.0) as (sink, source):
-        monkeypatch.setattr("cachelb.events.stream._MOST_BYTES_AT_ONCE", 1 << 20)
+        monkeypatch.setattr("cachelb.events.zmq.stream._MOST_BYTES_AT_ONCE", 1 << 20)
         publisher.publish_frames(b"", numbered(0), bytes(2 << 20))
         wait_until(lambda: source.stats().streams[W, None].last_error == "flooded")
         assert source.stats().malformed == 1

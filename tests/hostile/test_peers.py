@@ -15,8 +15,8 @@ from tests.waiting import wait_until
 
 from cachelb import Router
 from cachelb.state.exchange import _SEND_ALL_S
-from cachelb.state.redis_carrier import RedisCarrier
-from cachelb.state.redis_link import _MOST_BYTES
+from cachelb.state.redis.carrier import RedisCarrier
+from cachelb.state.redis.link import _MOST_BYTES
 from cachelb.state.zmq_carrier import ZmqCarrier
 
 
@@ -57,8 +57,8 @@ def test_frames_too_long_to_be_read_stop_sharing_for_a_moment_only(
     redis_fleet: RedisFleet, server: RedisServer, monkeypatch: pytest.MonkeyPatch, frame_bytes: int, secret: Any
 ) -> None:
     # A process that stands still for seconds is no broken connection, after which it would connect once more.
-    monkeypatch.setattr("cachelb.state.redis_link._TIMEOUT_S", 60.0)
-    monkeypatch.setattr("cachelb.state.redis_carrier._ECHO_S", 60.0)
+    monkeypatch.setattr("cachelb.state.redis.link._TIMEOUT_S", 60.0)
+    monkeypatch.setattr("cachelb.state.redis.carrier._ECHO_S", 60.0)
     redis_fleet.server = server
     opened: Counter[RedisCarrier] = Counter()
     original = RedisCarrier.open

@@ -24,8 +24,8 @@ from tests.models.kv_streams import W, publish, receiving
 from tests.waiting import wait_until
 
 import cachelb
-from cachelb.events.relayed import stream_name
-from cachelb.events.sockets import EVENT_BYTES, REQUEST_BYTES, Listeners, make_server, make_socket
+from cachelb.events.zmq.relayed import stream_name
+from cachelb.events.zmq.sockets import EVENT_BYTES, REQUEST_BYTES, Listeners, make_server, make_socket
 from cachelb_fakes import EventPublisher
 from cachelb_gateway.relay import Relay
 
@@ -60,7 +60,7 @@ def test_every_socket_is_made_in_one_place() -> None:
             is_call = isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
             if is_call and node.func.attr == "socket" and not ast.unparse(node.func).startswith("socket."):  # type: ignore[attr-defined]
                 elsewhere.append(str(path.relative_to(_PACKAGE)))
-    assert elsewhere == ["events/sockets.py"]
+    assert elsewhere == ["events/zmq/sockets.py"]
 
 
 def test_every_socket_that_is_open_has_limits() -> None:

@@ -15,7 +15,7 @@ import zmq
 from tests.models.kv_sink import RecordingSink
 
 from cachelb.events import Endpoint, ZmqSource
-from cachelb.events.stream import Stream
+from cachelb.events.zmq.stream import Stream
 from cachelb_fakes import EventPublisher
 from cachelb_fakes.events import stored
 from cachelb_gateway.relay import Relay

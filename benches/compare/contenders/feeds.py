@@ -107,7 +107,7 @@ class _Sockets:
         """Bind them."""
         import zmq
 
-        from cachelb.events.sockets import REQUEST_BYTES, make_socket
+        from cachelb.events.zmq.sockets import REQUEST_BYTES, make_socket
 
         self._context = zmq.Context()
         self._sockets: list[Any] = []

@@ -17,7 +17,7 @@ import zmq
 
 from cachelb.arguments import whole
 from cachelb.events.endpoints import Endpoint
-from cachelb.events.sockets import REQUEST_BYTES, make_socket
+from cachelb.events.zmq.sockets import REQUEST_BYTES, make_socket
 from cachelb_fakes.events.messages import Form, encode_batch
 from cachelb_fakes.sockets import TcpAddress
 

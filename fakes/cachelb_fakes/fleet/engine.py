@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from cachelb._core import Namespace
+    from cachelb_fakes.fleet.apis.responses import StoredResponse
     from cachelb_fakes.fleet.counts import Counts, Watchers
     from cachelb_fakes.fleet.options import WorkerOptions
-    from cachelb_fakes.fleet.responses import StoredResponse
 
 _MAX_TRANSFERS: Final = 4096
 

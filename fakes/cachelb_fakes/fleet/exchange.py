@@ -18,8 +18,8 @@ from cachelb_fakes.fleet.pages import load_report
 
 if TYPE_CHECKING:
     from cachelb_fakes.fleet.answer import Answer
+    from cachelb_fakes.fleet.apis.dialect import Dialect
     from cachelb_fakes.fleet.call import Call
-    from cachelb_fakes.fleet.dialect import Dialect
     from cachelb_fakes.fleet.engine import Engine
     from cachelb_fakes.fleet.faults import Fault
     from cachelb_fakes.fleet.replica import Replica

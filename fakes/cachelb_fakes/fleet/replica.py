@@ -13,17 +13,17 @@ from typing import TYPE_CHECKING, Any, Final
 
 from aiohttp import web
 
-from cachelb_fakes.fleet.anthropic import Messages, encode_body
+from cachelb_fakes.fleet.apis.anthropic import Messages, encode_body
+from cachelb_fakes.fleet.apis.dialect import Dialect
+from cachelb_fakes.fleet.apis.embeddings import Embeddings
+from cachelb_fakes.fleet.apis.openai import ChatCompletions, Completions, encode_messages
+from cachelb_fakes.fleet.apis.responses import Responses
 from cachelb_fakes.fleet.call import RejectedError, parse_body
 from cachelb_fakes.fleet.counts import Counts, SeenRequest, Watchers
-from cachelb_fakes.fleet.dialect import Dialect
-from cachelb_fakes.fleet.embeddings import Embeddings
 from cachelb_fakes.fleet.engine import Engine
 from cachelb_fakes.fleet.exchange import Exchange, cut, error_answer
 from cachelb_fakes.fleet.faults import Fault, FaultPlan, FaultRates
-from cachelb_fakes.fleet.openai import ChatCompletions, Completions, encode_messages
 from cachelb_fakes.fleet.pages import VERSION_PAGE, event_sources_page, metrics_page, models_page
-from cachelb_fakes.fleet.responses import Responses
 from cachelb_fakes.fleet.tokens import encode
 from cachelb_fakes.sockets import Listener
 

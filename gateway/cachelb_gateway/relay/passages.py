@@ -6,8 +6,8 @@ from typing import Final
 
 import zmq
 
-from cachelb.events.frames import END, split_replay
-from cachelb.events.sockets import Hub, received
+from cachelb.events.zmq.frames import END, split_replay
+from cachelb.events.zmq.sockets import Hub, received
 
 _AT_ONCE: Final = 256
 _PASSAGES: Final = 1024

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from typing import Self
 
     from cachelb.events.sink import KvSink
-    from cachelb.events.subscriber import Subscriber
+    from cachelb.events.zmq.subscriber import Subscriber
     from cachelb_gateway.relay.service import Service
 
 _MOST_RANKS = 4096
@@ -111,7 +111,7 @@ class Relay:
             OSError: The address cannot be used.
             RuntimeError: It is running already.
         """
-        from cachelb.events.subscriber import Subscriber
+        from cachelb.events.zmq.subscriber import Subscriber
         from cachelb_gateway.relay.service import Service
 
         if self._runs.claim(self):

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Final
 
 import zmq
 
-from cachelb.events.relayed import StreamSign, live_frames, named_stream, state_frames, stream_name
-from cachelb.events.sockets import Listeners, received
+from cachelb.events.zmq.relayed import StreamSign, live_frames, named_stream, state_frames, stream_name
+from cachelb.events.zmq.sockets import Listeners, received
 from cachelb_gateway.relay.passages import Passages
 
 if TYPE_CHECKING:
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from typing import Self
 
     from cachelb.events.fleet import Fleet
-    from cachelb.events.relayed import Where
-    from cachelb.events.sockets import Hub, Keys
+    from cachelb.events.zmq.relayed import Where
+    from cachelb.events.zmq.sockets import Hub, Keys
 
 _AT_ONCE: Final = 256
 _SUBSCRIBE_FRAMES: Final = 2

@@ -15,14 +15,14 @@ from cachelb.errors import CachelbError, TraceError
 from cachelb_lab.cli.explain import losses_table
 from cachelb_lab.cli.options import policy_option, threads_option
 from cachelb_lab.cli.progress import progress_bar
+from cachelb_lab.sim.experiments.ladder import DEFAULT_GPU, climb, fleet_of
 from cachelb_lab.sim.fleet import DEFAULT_MODEL
-from cachelb_lab.sim.ladder import DEFAULT_GPU, climb, fleet_of
 from cachelb_lab.sim.workloads import read_capture
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from cachelb_lab.sim.ladder import Ladder
+    from cachelb_lab.sim.experiments.ladder import Ladder
     from cachelb_lab.sim.workloads import CapturedTraffic
 
 _EXAMPLES = """\b

@@ -9,7 +9,7 @@ import click
 from cachelb.cli.options import COUNT, NOT_NEGATIVE, POSITIVE, json_option, option
 from cachelb_lab.cli.options import THREADS, policy_option, run
 from cachelb_lab.cli.table import over_seeds, print_comparison, seconds
-from cachelb_lab.sim.comparison import Cell, Comparison
+from cachelb_lab.sim.experiments.comparison import Cell, Comparison
 from cachelb_lab.sim.fleet import FleetSpec
 from cachelb_lab.sim.workloads import Workload, build
 

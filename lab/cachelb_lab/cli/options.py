@@ -12,14 +12,14 @@ from cachelb.calls import split_list
 from cachelb.cli.options import COUNT, Command, option
 from cachelb.errors import CachelbError
 from cachelb_lab.cli.progress import progress_bar
-from cachelb_lab.sim.compare import compare
 from cachelb_lab.sim.contender import Contender
+from cachelb_lab.sim.experiments.compare import compare
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from cachelb_lab.sim.compare import WorkloadSource
-    from cachelb_lab.sim.comparison import Comparison
+    from cachelb_lab.sim.experiments.compare import WorkloadSource
+    from cachelb_lab.sim.experiments.comparison import Comparison
     from cachelb_lab.sim.fleet import FleetSpec
 
 ALL = "all"

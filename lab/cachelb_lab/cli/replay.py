@@ -13,14 +13,14 @@ from cachelb.cli.options import COUNT, FILE, NOT_NEGATIVE, POSITIVE, admission_o
 from cachelb_lab.cli.options import policy_option, run, threads_option
 from cachelb_lab.cli.source import Source
 from cachelb_lab.cli.table import print_comparison, print_worst, table_text
-from cachelb_lab.sim.comparison import Comparison
+from cachelb_lab.sim.experiments.comparison import Comparison
+from cachelb_lab.sim.experiments.sweep import Sweep
+from cachelb_lab.sim.figures.metrics import Slo
+from cachelb_lab.sim.figures.worst import worst_requests
 from cachelb_lab.sim.fleet import DEFAULT_MODEL, FleetSpec
 from cachelb_lab.sim.gpus import GPUS, MODELS
-from cachelb_lab.sim.metrics import Slo
 from cachelb_lab.sim.simulation import Signals
-from cachelb_lab.sim.sweep import Sweep
 from cachelb_lab.sim.workloads import WORKLOADS
-from cachelb_lab.sim.worst import worst_requests
 
 if TYPE_CHECKING:
     from cachelb.admission import AdmissionOptions

@@ -17,8 +17,8 @@ from cachelb_lab.sim.contender import admission_apart, admission_in_short
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from cachelb_lab.sim.comparison import Cell, Comparison, Spread
-    from cachelb_lab.sim.worst import WorstRequest
+    from cachelb_lab.sim.experiments.comparison import Cell, Comparison, Spread
+    from cachelb_lab.sim.figures.worst import WorstRequest
 
 SPREAD = "±"
 _SECOND = 1.0

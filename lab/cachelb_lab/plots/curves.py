@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
-from cachelb_lab.sim.comparison import Cell, Comparison, Spread
 from cachelb_lab.sim.contender import KV_EVENTS, ORACLE, POOL_BLIND
-from cachelb_lab.sim.metrics import hit_rate, predicted_rate
+from cachelb_lab.sim.experiments.comparison import Cell, Comparison, Spread
+from cachelb_lab.sim.figures.metrics import hit_rate, predicted_rate
 from cachelb_lab.sim.result import SimResult
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from cachelb_lab.sim.sweep import Setting
+    from cachelb_lab.sim.experiments.sweep import Setting
 
     Floats = npt.NDArray[np.float64]
 

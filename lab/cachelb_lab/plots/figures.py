@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from cachelb_lab.plots import curves, drawing
 from cachelb_lab.plots.curves import Runs
-from cachelb_lab.sim.comparison import Comparison
+from cachelb_lab.sim.experiments.comparison import Comparison
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

@@ -9,15 +9,15 @@ Example:
 
 from __future__ import annotations
 
-from cachelb_lab.sim.calibration import Measurement, fit_scale
-from cachelb_lab.sim.compare import compare
-from cachelb_lab.sim.comparison import Comparison
+from cachelb_lab.sim.experiments.calibration import Measurement, fit_scale
+from cachelb_lab.sim.experiments.compare import compare
+from cachelb_lab.sim.experiments.comparison import Comparison
+from cachelb_lab.sim.experiments.sweep import Sweep
+from cachelb_lab.sim.figures.metrics import Metrics, Slo
 from cachelb_lab.sim.fleet import FleetSpec, WorkerSpec
-from cachelb_lab.sim.metrics import Metrics, Slo
 from cachelb_lab.sim.pool import PoolSpec
 from cachelb_lab.sim.result import SimResult, Status
 from cachelb_lab.sim.simulation import Incident, Signals, prepare, simulate
-from cachelb_lab.sim.sweep import Sweep
 from cachelb_lab.sim.workloads import WORKLOADS, Workload, build
 
 __all__ = [

@@ -9,7 +9,7 @@ from typing import Any
 from cachelb.arguments import number
 from cachelb_lab.sim.checks import check_fields
 from cachelb_lab.sim.gpus import GpuProfile, ModelProfile
-from cachelb_lab.sim.textfile import shown
+from cachelb_lab.sim.trace_files.textfile import shown
 
 SEQUENCE_SECONDS = 8e-6
 """Host time per sequence and pass; the checks cannot distinguish 5 from 8 us."""

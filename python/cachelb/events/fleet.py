@@ -14,12 +14,12 @@ import zmq
 from cachelb._core import worker_name
 from cachelb.events.discovery import Discovery, Found
 from cachelb.events.endpoints import Endpoint, default_endpoint
-from cachelb.events.relayed import RelayEndpoint
-from cachelb.events.relayed_stream import RelayedStream
 from cachelb.events.sink import KvSink
-from cachelb.events.sockets import Hub
 from cachelb.events.stats import StreamStats, ZmqSourceStats
-from cachelb.events.stream import Stream, StreamSettings
+from cachelb.events.zmq.relayed import RelayEndpoint
+from cachelb.events.zmq.relayed_stream import RelayedStream
+from cachelb.events.zmq.sockets import Hub
+from cachelb.events.zmq.stream import Stream, StreamSettings
 from cachelb.sources.http import PageError, address_of
 
 Where: TypeAlias = tuple[str, int | None]

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from cachelb.events.fleet import FleetSettings
-    from cachelb.events.sockets import Keys
+    from cachelb.events.zmq.sockets import Keys
 
 _PORTS = 65_535  # the port above it is used too
 
@@ -46,8 +46,8 @@ def fleet_settings(
 ) -> FleetSettings:
     """Check a subscription; the arguments are those of `ZmqSource`."""
     from cachelb.events.fleet import FleetSettings
-    from cachelb.events.relayed import relay_endpoint
-    from cachelb.events.stream import StreamSettings
+    from cachelb.events.zmq.relayed import relay_endpoint
+    from cachelb.events.zmq.stream import StreamSettings
 
     check_port("default_port", default_port)
     if replay_port is not None:
@@ -84,7 +84,7 @@ def relay_keys(secret: str | Sequence[str] | None) -> Keys | None:
 
     If there are several secrets, the first counts; None stands for that of the environment, if it has one.
     """
-    from cachelb.events.sockets import curve_keys
+    from cachelb.events.zmq.sockets import curve_keys
 
     secrets = read(secret)
     return curve_keys(secrets[0].key("relay")) if secrets else None

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from cachelb.events.sink import KvSink
-    from cachelb.events.subscriber import Subscriber
+    from cachelb.events.zmq.subscriber import Subscriber
 
 
 class ZmqSource:
@@ -90,7 +90,7 @@ class ZmqSource:
         Raises:
             RuntimeError: The source is running already; one source feeds one router.
         """
-        from cachelb.events.subscriber import Subscriber
+        from cachelb.events.zmq.subscriber import Subscriber
 
         self._runs.claim(self)
         self._runs.latest = Subscriber(self._settings, router)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from cachelb.state.mesh import ZmqMesh
-    from cachelb.state.redis_state import RedisState
+    from cachelb.state.redis.state import RedisState
     from cachelb.state.snapshot_file import SnapshotFile, SnapshotFileStats
     from cachelb.state.stats import PeerStats, StateStats
 
@@ -29,7 +29,7 @@ if not TYPE_CHECKING:
         __name__,
         {
             "cachelb.state.mesh": ("ZmqMesh",),
-            "cachelb.state.redis_state": ("RedisState",),
+            "cachelb.state.redis.state": ("RedisState",),
             "cachelb.state.snapshot_file": ("SnapshotFile", "SnapshotFileStats"),
             "cachelb.state.stats": ("PeerStats", "StateStats"),
         },

@@ -13,7 +13,7 @@ from typing import Final
 
 import zmq
 
-from cachelb.events.sockets import Keys, Listeners, bound_pair, curve_keys, make_server, make_socket, received
+from cachelb.events.zmq.sockets import Keys, Listeners, bound_pair, curve_keys, make_server, make_socket, received
 from cachelb.secret import Secret
 from cachelb.state.carrier import Asked, Received, Refused
 from cachelb.state.lookup import Lookup

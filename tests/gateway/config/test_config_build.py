@@ -13,7 +13,7 @@ from tests.models.metrics_server import eventually
 
 from cachelb import Router
 from cachelb.events import ZmqSource
-from cachelb.events.relayed import RelayEndpoint
+from cachelb.events.zmq.relayed import RelayEndpoint
 from cachelb_fakes.events import stored
 from cachelb_gateway import config
 

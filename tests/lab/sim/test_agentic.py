@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tests.commands import app
 
 from cachelb_lab.sim import Comparison, FleetSpec, Workload, build, compare, simulate
-from cachelb_lab.sim.agentic import SessionFigures
+from cachelb_lab.sim.figures.agentic import SessionFigures
 from cachelb_lab.sim.league.traces import copied
 
 FLEET = FleetSpec.parse("2xa30+1xh100:tp2")

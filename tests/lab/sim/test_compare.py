@@ -12,7 +12,7 @@ import pytest
 
 from cachelb.policies import FleetView, LeastLoaded, RequestView
 from cachelb_lab.sim import FleetSpec, Signals, Slo, Sweep, Workload, build, compare, simulate
-from cachelb_lab.sim.comparison import Spread
+from cachelb_lab.sim.experiments.comparison import Spread
 from cachelb_lab.sim.timing import Polynomial
 
 FLEET = FleetSpec.parse("4xa30")

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cachelb_lab.sim.lru_bound import HitCount, PoolProfile
-from cachelb_lab.sim.traces import Request, read_trace
+from cachelb_lab.sim.figures.lru_bound import HitCount, PoolProfile
+from cachelb_lab.sim.trace_files.traces import Request, read_trace
 from cachelb_lab.sim.workloads import WORKLOADS, Workload, build, read_mooncake
 from cachelb_lab.sim.workloads.workload import make
 

@@ -12,11 +12,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from cachelb_lab.sim import SimResult, Slo, Status
-from cachelb_lab.sim.lru_bound import HitCount
-from cachelb_lab.sim.metrics import Cost, Imbalance, Quantiles, measure
+from cachelb_lab.sim.figures.lru_bound import HitCount
+from cachelb_lab.sim.figures.metrics import Cost, Imbalance, Quantiles, measure
+from cachelb_lab.sim.figures.worst import worst_requests
 from cachelb_lab.sim.result import WallClock
 from cachelb_lab.sim.workloads.workload import make
-from cachelb_lab.sim.worst import worst_requests
 
 WORKERS = 3
 REASONS = ["prefix", "cold", "spill"]

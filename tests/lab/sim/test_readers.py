@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from cachelb.errors import TraceError
-from cachelb_lab.sim.traces import Request
+from cachelb_lab.sim.trace_files.traces import Request
 from cachelb_lab.sim.workloads import Constant, build, from_requests, read_azure, read_sessions, read_workload
 from cachelb_lab.sim.workloads.generic import read_generic
 

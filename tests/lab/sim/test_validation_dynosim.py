@@ -15,7 +15,7 @@ import pytest
 
 from cachelb_lab.sim import FleetSpec, Signals, SimResult, Workload, simulate
 from cachelb_lab.sim.timing import Polynomial
-from cachelb_lab.sim.workloads.traces import read_mooncake
+from cachelb_lab.sim.workloads.files.traces import read_mooncake
 
 Rows = dict[tuple[float, str], dict[str, Any]]
 

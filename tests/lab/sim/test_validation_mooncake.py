@@ -13,7 +13,7 @@ import pytest
 
 from cachelb_lab.sim import FleetSpec, simulate
 from cachelb_lab.sim.timing import Roofline
-from cachelb_lab.sim.workloads.traces import read_mooncake
+from cachelb_lab.sim.workloads.files.traces import read_mooncake
 
 NODES = FleetSpec.parse(
     "8xa100:tp8",

@@ -17,7 +17,7 @@ import numpy.typing as npt
 import pytest
 
 from cachelb_lab.sim import FleetSpec, Signals, SimResult, simulate
-from cachelb_lab.sim.workloads.traces import read_mooncake
+from cachelb_lab.sim.workloads.files.traces import read_mooncake
 
 Seconds = npt.NDArray[np.float64]
 

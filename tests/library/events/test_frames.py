@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from cachelb.events import Endpoint
 from cachelb.events.endpoints import default_endpoint
-from cachelb.events.frames import END, replay_request, split_live, split_replay
-from cachelb.events.relayed import (
+from cachelb.events.zmq.frames import END, replay_request, split_live, split_replay
+from cachelb.events.zmq.relayed import (
     Relayed,
     StreamSign,
     live_frames,

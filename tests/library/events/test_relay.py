@@ -16,7 +16,8 @@ from tests.models.kv_sink import RecordingSink
 from tests.models.kv_streams import W, behind, last_error, nothing_left, publish, receiving, relayed
 from tests.waiting import wait_until
 
-from cachelb.events import ZmqSource, sockets
+from cachelb.events import ZmqSource
+from cachelb.events.zmq import sockets
 from cachelb_fakes import EventPublisher
 from cachelb_fakes.events import stored
 from cachelb_gateway.relay import Relay

@@ -16,7 +16,7 @@ from tests.waiting import wait_until
 
 from cachelb.events import Endpoint, ZmqSource
 from cachelb.events.discovery import parse_page
-from cachelb.events.stream import Stream
+from cachelb.events.zmq.stream import Stream
 from cachelb_fakes import EventPublisher, FakeFleet
 from cachelb_gateway.relay import Relay
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 import pytest
 import zmq
 
-from cachelb.events.replay import Progress, Replay
+from cachelb.events.zmq.replay import Progress, Replay
 
 END = -1
 

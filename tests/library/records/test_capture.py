@@ -28,8 +28,8 @@ from cachelb.records import Capture, capture, read_records
 from cachelb.records.capture import Tap
 from cachelb.router import views
 from cachelb_fakes import FakeFleet
-from cachelb_lab.sim.ladder import climb, fleet_of
-from cachelb_lab.sim.lru_bound import PoolProfile
+from cachelb_lab.sim.experiments.ladder import climb, fleet_of
+from cachelb_lab.sim.figures.lru_bound import PoolProfile
 from cachelb_lab.sim.workloads import CapturedTraffic, read_capture
 
 BLOCK = 16

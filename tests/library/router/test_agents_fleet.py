@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import cachelb
 from cachelb_fakes import FakeFleet
-from cachelb_fakes.fleet.anthropic import encode_body
+from cachelb_fakes.fleet.apis.anthropic import encode_body
 from cachelb_fakes.fleet.prefix_cache import PrefixCache
 
 AGENTS: Final = 20

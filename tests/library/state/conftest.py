@@ -10,7 +10,9 @@ import zmq
 from tests.library.state.redis_server import RedisServer
 from tests.library.state.transports import Fleet, MeshFleet, RedisFleet
 
-from cachelb.state import redis_carrier, redis_link, zmq_carrier
+from cachelb.state import zmq_carrier
+from cachelb.state.redis import carrier as redis_carrier
+from cachelb.state.redis import link as redis_link
 
 
 @pytest.fixture(autouse=True)

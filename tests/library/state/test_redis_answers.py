@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cachelb.secret import Secret
-from cachelb.state.redis_answers import NONCE_BYTES, Answers, Questions
+from cachelb.state.redis.answers import NONCE_BYTES, Answers, Questions
 from cachelb.state.seal import Seal
 
 ASKED = Seal([Secret("known to all gateways")], "cachelb")

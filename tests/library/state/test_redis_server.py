@@ -104,7 +104,7 @@ def test_stream_is_bounded_in_bytes_and_who_missed_what_was_trimmed_is_told(serv
 def test_only_the_router_that_is_asked_answers_and_no_faster_than_it_is_read(
     server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cachelb.state.redis_answers._GIVE_UP_S", 600.0)
+    monkeypatch.setattr("cachelb.state.redis.answers._GIVE_UP_S", 600.0)
     fleet = RedisFleet(server)
     with routers(fleet, 2, peer_timeout_s=60.0) as found, server.client() as client:
         (router, state), (other, _) = found

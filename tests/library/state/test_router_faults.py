@@ -15,7 +15,7 @@ from tests.library.state.transports import PATIENT
 from tests.waiting import wait_until
 
 from cachelb import Router
-from cachelb.events.sockets import Listeners, curve_keys, make_server, make_socket, received
+from cachelb.events.zmq.sockets import Listeners, curve_keys, make_server, make_socket, received
 from cachelb.secret import Secret
 from cachelb.state import StateStats, ZmqMesh
 

@@ -14,7 +14,7 @@ from tests.library.state.transports import SECRET
 
 from cachelb import Router
 from cachelb_lab.sim.workloads import Draft, Plan
-from cachelb_lab.sim.workloads.traces import read_mooncake
+from cachelb_lab.sim.workloads.files.traces import read_mooncake
 
 WORKERS = [f"gpu{at}" for at in range(8)]
 MAX_BLOCKS = 50_000

@@ -8,11 +8,11 @@ from functools import cache
 import numpy as np
 
 from cachelb._core import SimWorkload
+from cachelb_lab.sim.experiments.saturation import LONGEST_S, highest, keeps_up, waits_of_thirds
 from cachelb_lab.sim.fleet import FleetSpec
 from cachelb_lab.sim.league.cells import FIRST_SEED, digest
 from cachelb_lab.sim.league.traces import opened
 from cachelb_lab.sim.result import SimResult
-from cachelb_lab.sim.saturation import LONGEST_S, highest, keeps_up, waits_of_thirds
 from cachelb_lab.sim.simulation import NO_REPORTS, prepare, simulate
 from cachelb_lab.sim.workloads import Workload
 

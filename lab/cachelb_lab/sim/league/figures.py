@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from cachelb.errors import did_you_mean
-from cachelb_lab.sim.comparison import dotted
-from cachelb_lab.sim.metrics import Metrics, Slo
+from cachelb_lab.sim.experiments.comparison import dotted
+from cachelb_lab.sim.figures.metrics import Metrics, Slo
 
 Figures: TypeAlias = "Mapping[str, float | None]"
 """By name; None for a figure that a run does not have."""

@@ -12,6 +12,8 @@ import numpy as np
 
 from cachelb.arguments import listed, whole
 from cachelb_lab.sim.contender import Contender
+from cachelb_lab.sim.figures.lru_bound import PoolProfile
+from cachelb_lab.sim.figures.metrics import measure
 from cachelb_lab.sim.league.capacity import capacity, capacity_key
 from cachelb_lab.sim.league.cells import FIRST_SEED, Cell, League, digest
 from cachelb_lab.sim.league.figures import SLO, figures_of
@@ -19,8 +21,6 @@ from cachelb_lab.sim.league.realism import Realism
 from cachelb_lab.sim.league.standings import Row, Standings
 from cachelb_lab.sim.league.store import Store
 from cachelb_lab.sim.league.traces import fingerprint
-from cachelb_lab.sim.lru_bound import PoolProfile
-from cachelb_lab.sim.metrics import measure
 from cachelb_lab.sim.shared import Batch
 from cachelb_lab.sim.simulation import prepare, simulate
 

@@ -15,10 +15,10 @@ from cachelb.arguments import whole
 from cachelb.calls import Call
 from cachelb.errors import did_you_mean
 from cachelb_lab.sim.fleet import FleetSpec
-from cachelb_lab.sim.mixing import mix
 from cachelb_lab.sim.simulation import NO_REPORTS, simulate
+from cachelb_lab.sim.trace_files.mixing import mix
 from cachelb_lab.sim.workloads import WORKLOADS, Workload, build, read_agent_sessions, read_sessions, read_workload
-from cachelb_lab.sim.workloads.reading import guess_format
+from cachelb_lab.sim.workloads.files.reading import guess_format
 
 PARTS = ("all", "develop", "report")
 """The parts of a trace that a league can run on."""

@@ -14,11 +14,11 @@ from cachelb_lab.sim.workloads.arrivals import (
     Steps,
     parse_arrivals,
 )
-from cachelb_lab.sim.workloads.captures import CapturedTraffic, CapturedWorker, read_capture
 from cachelb_lab.sim.workloads.draft import Draft, Piece, Plan
-from cachelb_lab.sim.workloads.reading import FORMATS, read_workload
+from cachelb_lab.sim.workloads.files.captures import CapturedTraffic, CapturedWorker, read_capture
+from cachelb_lab.sim.workloads.files.reading import FORMATS, read_workload
+from cachelb_lab.sim.workloads.files.traces import from_requests, read_azure, read_mooncake, read_sessions
 from cachelb_lab.sim.workloads.registry import WORKLOADS, Generator, build
-from cachelb_lab.sim.workloads.traces import from_requests, read_azure, read_mooncake, read_sessions
 from cachelb_lab.sim.workloads.workload import Workload
 
 __all__ = [

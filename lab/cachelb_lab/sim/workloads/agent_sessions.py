@@ -11,9 +11,9 @@ from typing import Any, Literal
 from cachelb.arguments import MOST_TOKENS
 from cachelb.arguments import whole as whole_number
 from cachelb.errors import TraceError
-from cachelb_lab.sim.textfile import id_list, json_object, number, read_lines, shown, whole
+from cachelb_lab.sim.trace_files.textfile import id_list, json_object, number, read_lines, shown, whole
 from cachelb_lab.sim.workloads.arrivals import ArrivalProcess, Poisson
-from cachelb_lab.sim.workloads.traces import Turns, at_least_one
+from cachelb_lab.sim.workloads.files.traces import Turns, at_least_one
 from cachelb_lab.sim.workloads.workload import Workload
 
 ID_TOKENS = 64

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from cachelb.arguments import MOST_TOKENS, number, whole
 from cachelb_lab.sim.checks import MOST_BLOCKS, MOST_REQUESTS
-from cachelb_lab.sim.mixing import mix, mix_in_place
+from cachelb_lab.sim.trace_files.mixing import mix, mix_in_place
 from cachelb_lab.sim.workloads.arrivals import ArrivalProcess, Poisson, microseconds
 from cachelb_lab.sim.workloads.workload import Workload, make
 

@@ -18,10 +18,10 @@ import numpy as np
 import numpy.typing as npt
 
 from cachelb.errors import TraceError
-from cachelb_lab.sim.expand import expand_ids
-from cachelb_lab.sim.mixing import mix, mix_in_place
-from cachelb_lab.sim.textfile import id_list, json_object, number, read_lines, shown, whole
-from cachelb_lab.sim.workloads.traces import BLOCK_SIZE, at_least_one, unshared
+from cachelb_lab.sim.trace_files.expand import expand_ids
+from cachelb_lab.sim.trace_files.mixing import mix, mix_in_place
+from cachelb_lab.sim.trace_files.textfile import id_list, json_object, number, read_lines, shown, whole
+from cachelb_lab.sim.workloads.files.traces import BLOCK_SIZE, at_least_one, unshared
 from cachelb_lab.sim.workloads.workload import Workload, make
 
 CHARS_PER_TOKEN = 4

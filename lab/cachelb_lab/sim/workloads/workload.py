@@ -12,9 +12,9 @@ import numpy.typing as npt
 
 from cachelb.arguments import listed, number
 from cachelb_lab.sim.checks import check_arguments
-from cachelb_lab.sim.mixing import mix
+from cachelb_lab.sim.trace_files.mixing import mix
 from cachelb_lab.sim.workloads.arrivals import Poisson, microseconds, positive
-from cachelb_lab.sim.workloads.columns import check_ends, check_rows, gather, joined_offsets, runs, summary
+from cachelb_lab.sim.workloads.files.columns import check_ends, check_rows, gather, joined_offsets, runs, summary
 
 _MOST_PARTS = 65_536
 _COLUMNS = {
@@ -489,7 +489,7 @@ class Workload:
             ValueError: There is no request.
             OSError: The file cannot be written.
         """
-        from cachelb_lab.sim.workloads.writing import write_workload
+        from cachelb_lab.sim.workloads.files.writing import write_workload
 
         write_workload(self, path)
 

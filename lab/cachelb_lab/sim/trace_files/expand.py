@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cachelb.arguments import MOST_TOKENS, whole
-from cachelb_lab.sim.mixing import mix, mix_in_place
+from cachelb_lab.sim.trace_files.mixing import mix, mix_in_place
 
 _MOST_ID_TOKENS = 65_536
 _CHUNK = 65_536  # blocks worked on at a time

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from cachelb_lab.sim.metrics import Quantiles
+from cachelb_lab.sim.figures.metrics import Quantiles
 from cachelb_lab.sim.result import sessions_of
 from cachelb_lab.sim.simulation import NO_REPORTS, simulate
 

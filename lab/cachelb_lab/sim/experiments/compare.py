@@ -12,12 +12,12 @@ import numpy as np
 from cachelb.arguments import listed, number, whole
 from cachelb.router import Router
 from cachelb.router.flat import grouped
-from cachelb_lab.sim.agentic import SessionFigures, run_idle
-from cachelb_lab.sim.comparison import Cell, Comparison, Run
 from cachelb_lab.sim.contender import Contender, admission_apart
+from cachelb_lab.sim.experiments.comparison import Cell, Comparison, Run
+from cachelb_lab.sim.figures.agentic import SessionFigures, run_idle
+from cachelb_lab.sim.figures.lru_bound import PoolProfile
+from cachelb_lab.sim.figures.metrics import Cost, Slo, measure
 from cachelb_lab.sim.fleet import FleetSpec
-from cachelb_lab.sim.lru_bound import PoolProfile
-from cachelb_lab.sim.metrics import Cost, Slo, measure
 from cachelb_lab.sim.shared import Batch
 from cachelb_lab.sim.simulation import MOST_GATEWAYS, Signals, prepare, simulate
 from cachelb_lab.sim.timing import Roofline
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
     from cachelb._core import SimWorkload
     from cachelb.policies import PolicyLike
+    from cachelb_lab.sim.experiments.sweep import Setting, Sweep
     from cachelb_lab.sim.fleet import WorkerSpec
-    from cachelb_lab.sim.sweep import Setting, Sweep
 
     PolicySource: TypeAlias = str | Callable[[], PolicyLike]
     WorkloadSource: TypeAlias = Workload | Callable[..., Workload]

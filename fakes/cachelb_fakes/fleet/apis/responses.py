@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from cachelb_fakes.fleet.apis.dialect import Dialect, choose_tool, encode_chat, event, is_result, read_list
+from cachelb_fakes.fleet.apis.openai import call_id
 from cachelb_fakes.fleet.call import InvalidError, RejectedError, make_call, read_field
-from cachelb_fakes.fleet.dialect import Dialect, choose_tool, encode_chat, event, is_result, read_list
-from cachelb_fakes.fleet.openai import call_id
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

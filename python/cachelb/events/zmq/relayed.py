@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeAlias
 from urllib.parse import urlsplit
 
-from cachelb.events.frames import split_live
+from cachelb.events.zmq.frames import split_live
 
 Where: TypeAlias = tuple[str, int | None]
 
@@ -80,7 +80,7 @@ def stream_name(where: Where) -> bytes:
     """Write the frame that names a stream; no name is a prefix of another.
 
     Example:
-        >>> from cachelb.events.relayed import named_stream, stream_name
+        >>> from cachelb.events.zmq.relayed import named_stream, stream_name
         >>> named_stream(stream_name(("gpu0", None))), named_stream(stream_name(("gpu0", 2)))
         (('gpu0', None), ('gpu0', 2))
     """

@@ -17,7 +17,7 @@ from cachelb.errors import TraceError
 from cachelb.records import RecordFiles
 from cachelb.records.schema import SchemaError
 from cachelb_lab.sim.checks import MOST_BLOCKS, MOST_REQUESTS
-from cachelb_lab.sim.mixing import mix
+from cachelb_lab.sim.trace_files.mixing import mix
 from cachelb_lab.sim.workloads.workload import Workload, make
 
 if TYPE_CHECKING:

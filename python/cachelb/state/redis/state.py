@@ -69,7 +69,7 @@ class RedisState(Attachment):
                 share_fleet=share_fleet,
             )
         )
-        from cachelb.state.redis_link import RedisLink
+        from cachelb.state.redis.link import RedisLink
 
         self._shown = RedisLink(self._url).shown
 
@@ -77,8 +77,8 @@ class RedisState(Attachment):
         return f"RedisState({self._shown!r}, stream={self._stream!r})"
 
     def _carrier(self, secrets: Sequence[Secret]) -> Carrier:
-        from cachelb.state.redis_carrier import RedisCarrier
-        from cachelb.state.redis_link import RedisLink
+        from cachelb.state.redis.carrier import RedisCarrier
+        from cachelb.state.redis.link import RedisLink
         from cachelb.state.seal import Seal
 
         link, frames = RedisLink(self._url), Seal(secrets, self._stream)

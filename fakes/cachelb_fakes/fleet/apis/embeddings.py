@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import numpy as np
 
+from cachelb_fakes.fleet.apis.dialect import Dialect
+from cachelb_fakes.fleet.apis.openai import token_ids
 from cachelb_fakes.fleet.call import InvalidError, RejectedError, make_call, read_field
-from cachelb_fakes.fleet.dialect import Dialect
-from cachelb_fakes.fleet.openai import token_ids
 from cachelb_fakes.fleet.tokens import encode
 
 if TYPE_CHECKING:

@@ -14,16 +14,16 @@ from typing import TYPE_CHECKING, Final, cast
 
 from cachelb.state.carrier import Asked, Received, Refused
 from cachelb.state.kinds import is_heartbeat
-from cachelb.state.redis_answers import NONCE_BYTES, PART, Answers, Questions
-from cachelb.state.redis_link import FloodError
+from cachelb.state.redis.answers import NONCE_BYTES, PART, Answers, Questions
+from cachelb.state.redis.link import FloodError
 from cachelb.state.seal import LIFE_BYTES, BadFrameError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from cachelb.state.exchange import ExchangeSettings
-    from cachelb.state.redis_answers import Answer
-    from cachelb.state.redis_link import RedisLink, Word
+    from cachelb.state.redis.answers import Answer
+    from cachelb.state.redis.link import RedisLink, Word
     from cachelb.state.seal import Seal
 
 _NEWS: Final = b"n"

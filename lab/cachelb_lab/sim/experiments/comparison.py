@@ -18,9 +18,9 @@ from cachelb.table import Table, Tabular, one_of
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from cachelb_lab.sim.metrics import Cost, Metrics
+    from cachelb_lab.sim.experiments.sweep import Setting, Sweep
+    from cachelb_lab.sim.figures.metrics import Cost, Metrics
     from cachelb_lab.sim.result import SimResult
-    from cachelb_lab.sim.sweep import Setting, Sweep
 
 SCHEMA = 2
 """Version of the JSON document; a new key keeps it, a changed or removed one raises it."""

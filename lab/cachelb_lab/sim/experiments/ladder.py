@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from cachelb.policies import POLICIES
 from cachelb_lab.analysis import Analysis, analyse
-from cachelb_lab.sim.compare import compare
 from cachelb_lab.sim.contender import ORACLE
+from cachelb_lab.sim.experiments.compare import compare
+from cachelb_lab.sim.figures.lru_bound import PoolProfile
 from cachelb_lab.sim.fleet import DEFAULT_MODEL, FleetSpec, WorkerSpec
 from cachelb_lab.sim.gpus import GpuProfile, find_gpu, find_model
-from cachelb_lab.sim.lru_bound import PoolProfile
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -11,18 +11,18 @@ import zmq
 from zmq.utils.monitor import parse_monitor_message
 
 from cachelb.errors import UnknownWorkerError
-from cachelb.events.frames import split_live
-from cachelb.events.replay import MOST_REPLAYED_BYTES, Progress, Replay
-from cachelb.events.sockets import received
 from cachelb.events.stats import StreamState, StreamStats
+from cachelb.events.zmq.frames import split_live
+from cachelb.events.zmq.replay import MOST_REPLAYED_BYTES, Progress, Replay
+from cachelb.events.zmq.sockets import received
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from cachelb.events.endpoints import Endpoint
-    from cachelb.events.relayed import RelayEndpoint
     from cachelb.events.sink import KvSink
-    from cachelb.events.sockets import Hub, Keys
+    from cachelb.events.zmq.relayed import RelayEndpoint
+    from cachelb.events.zmq.sockets import Hub, Keys
 
 _log = logging.getLogger("cachelb.events")
 

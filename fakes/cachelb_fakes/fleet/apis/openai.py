@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from cachelb_fakes.fleet.apis.dialect import Dialect, choose_tool, encode_chat, is_result
 from cachelb_fakes.fleet.call import InvalidError, RejectedError, make_call, read_field
-from cachelb_fakes.fleet.dialect import Dialect, choose_tool, encode_chat, is_result
 from cachelb_fakes.fleet.tokens import encode
 
 if TYPE_CHECKING:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Final
 
-from cachelb.events.frames import END, replay_request, split_replay
-from cachelb.events.sockets import received
+from cachelb.events.zmq.frames import END, replay_request, split_replay
+from cachelb.events.zmq.sockets import received
 
 if TYPE_CHECKING:
     from collections.abc import Callable

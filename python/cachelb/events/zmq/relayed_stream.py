@@ -9,10 +9,10 @@ from typing import Final
 
 import zmq
 
-from cachelb.events.relayed import RelayEndpoint, StreamSign, Where, split_relayed, stream_name
 from cachelb.events.sink import KvSink
-from cachelb.events.sockets import Hub, Keys
-from cachelb.events.stream import Stream, StreamSettings
+from cachelb.events.zmq.relayed import RelayEndpoint, StreamSign, Where, split_relayed, stream_name
+from cachelb.events.zmq.sockets import Hub, Keys
+from cachelb.events.zmq.stream import Stream, StreamSettings
 
 _log = logging.getLogger("cachelb.events")
 

@@ -19,8 +19,8 @@ from cachelb_lab.sim.result import Status
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from cachelb_lab.sim.agentic import SessionFigures
-    from cachelb_lab.sim.lru_bound import HitCount
+    from cachelb_lab.sim.figures.agentic import SessionFigures
+    from cachelb_lab.sim.figures.lru_bound import HitCount
     from cachelb_lab.sim.result import SimResult
 
     Floats = npt.NDArray[np.float64]

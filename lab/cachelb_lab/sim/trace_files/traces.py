@@ -14,7 +14,7 @@ from pathlib import Path
 
 from cachelb.arguments import whole as whole_number
 from cachelb.errors import TraceError
-from cachelb_lab.sim.textfile import id_list, json_object, number, read_lines, whole
+from cachelb_lab.sim.trace_files.textfile import id_list, json_object, number, read_lines, whole
 
 MOONCAKE_ID_TOKENS = 512
 """Tokens one hash id of a Mooncake trace stands for."""

@@ -16,10 +16,10 @@ from cachelb.arguments import MOST_TOKENS, listed
 from cachelb.arguments import whole as whole_number
 from cachelb.errors import TraceError
 from cachelb_lab.sim.checks import MOST_BLOCKS, MOST_REQUESTS
-from cachelb_lab.sim.expand import expand_ids
-from cachelb_lab.sim.mixing import mix
-from cachelb_lab.sim.textfile import id_list, json_object, number, read_lines, shown, whole
-from cachelb_lab.sim.traces import MOONCAKE_ID_TOKENS, Request, read_trace
+from cachelb_lab.sim.trace_files.expand import expand_ids
+from cachelb_lab.sim.trace_files.mixing import mix
+from cachelb_lab.sim.trace_files.textfile import id_list, json_object, number, read_lines, shown, whole
+from cachelb_lab.sim.trace_files.traces import MOONCAKE_ID_TOKENS, Request, read_trace
 from cachelb_lab.sim.workloads.arrivals import ArrivalProcess, Poisson
 from cachelb_lab.sim.workloads.workload import Workload, make
 
@@ -47,7 +47,7 @@ def from_requests(name: str, requests: Sequence[Request], *, id_tokens: int, blo
         ValueError: ``block_size`` does not fit, or a prompt or answer has no token.
 
     Example:
-        >>> from cachelb_lab.sim.traces import Request
+        >>> from cachelb_lab.sim.trace_files.traces import Request
         >>> rows = [Request(0.0, 40, 1, (7, 8)), Request(1.0, 40, 1, (7, 9))]
         >>> from_requests("two", rows, id_tokens=32).infinite_hits()
         0.4

@@ -11,7 +11,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 
-from cachelb_lab.sim.mixing import unmix
+from cachelb_lab.sim.trace_files.mixing import unmix
 
 if TYPE_CHECKING:
     from cachelb_lab.sim.workloads.workload import Workload

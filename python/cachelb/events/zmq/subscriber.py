@@ -12,8 +12,8 @@ from typing import Final, Protocol
 
 from cachelb.events.fleet import Fleet, FleetSettings
 from cachelb.events.sink import KvSink
-from cachelb.events.sockets import Hub
 from cachelb.events.stats import ZmqSourceStats
+from cachelb.events.zmq.sockets import Hub
 
 _log = logging.getLogger("cachelb.events")
 

@@ -19,7 +19,7 @@ def split_live(frames: Sequence[bytes]) -> tuple[int | None, bytes] | None:
     r"""Split a live message into sequence number, which some senders leave out, and payload; None for anything else.
 
     Example:
-        >>> from cachelb.events.frames import split_live
+        >>> from cachelb.events.zmq.frames import split_live
         >>> split_live([b"topic", b"\0\0\0\0\0\0\0\7", b"payload"]), split_live([b"topic", b"payload"])
         ((7, b'payload'), (None, b'payload'))
     """
@@ -37,7 +37,7 @@ def split_replay(frames: Sequence[bytes]) -> tuple[int, bytes] | None:
     Newer senders put the topic before the number, so it is read from the end.
 
     Example:
-        >>> from cachelb.events.frames import split_replay
+        >>> from cachelb.events.zmq.frames import split_replay
         >>> split_replay([b"", b"topic", b"\xff" * 8, b""])
         (-1, b'')
     """

@@ -1,0 +1,1 @@
+"""The APIs that fake workers answer."""

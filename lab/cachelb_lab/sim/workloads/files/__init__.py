@@ -1,0 +1,1 @@
+"""Workloads from and to files."""

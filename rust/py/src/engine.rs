@@ -4,8 +4,8 @@
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Mutex, OnceLock, PoisonError, TryLockError};
-use std::time::{Duration, Instant};
+use std::sync::{Mutex, MutexGuard, OnceLock, TryLockError};
+use std::time::Instant;
 
 pub use cachelb::selector::lock;
 use cachelb::selector::{
@@ -21,13 +21,11 @@ use pyo3::prelude::*;
 use crate::clock::Clock;
 use crate::error::{enter, to_python};
 
-/// A pause in which a waiting thread gets the selector, and the most of them before one step.
-const TURN: Duration = Duration::from_micros(20);
-const TURNS: u32 = 20;
-
 /// Selector cell that can be replaced after `fork()` leaves its mutex locked.
 #[derive(Debug)]
 struct Shared {
+    /// Held by the first of the threads that wait for the selector, and by none that has it.
+    queue: Mutex<()>,
     selector: Mutex<Selector>,
     next: OnceLock<Box<Self>>,
 }
@@ -35,17 +33,25 @@ struct Shared {
 impl Shared {
     fn new(selector: Selector) -> Self {
         Self {
+            queue: Mutex::default(),
             selector: Mutex::new(selector),
             next: OnceLock::new(),
         }
     }
 
-    fn current(&self) -> &Mutex<Selector> {
+    fn current(&self) -> &Self {
         let mut shared = self;
         while let Some(next) = shared.next.get() {
             shared = next;
         }
-        &shared.selector
+        shared
+    }
+
+    /// Locks the selector behind the thread that waits for it already. The selector's lock alone would go to the thread
+    /// that just gave it back, for that need not wake up.
+    fn queued(&self) -> MutexGuard<'_, Selector> {
+        let _first = lock(&self.queue);
+        lock(&self.selector)
     }
 
     fn replace(&self, selector: Selector) {
@@ -89,20 +95,13 @@ impl Access for Attached<'_> {
     }
 }
 
-// The lock alone would go to the thread that just gave it back, for it need not wake up.
 impl Access for Engine {
     fn held<R: Send>(&self, work: impl FnOnce(&mut Selector) -> R + Send) -> R {
         Self::held(self, work)
     }
 
     fn in_turn<R: Send>(&self, work: impl FnOnce(&mut Selector) -> R + Send) -> R {
-        for _ in 0..TURNS {
-            if self.waiting.load(Ordering::Relaxed) == 0 {
-                break;
-            }
-            std::thread::sleep(TURN);
-        }
-        self.held(work)
+        self.work(&mut self.shared.current().queued(), work)
     }
 }
 
@@ -110,8 +109,6 @@ impl Access for Engine {
 #[derive(Debug)]
 pub struct Engine {
     shared: Shared,
-    /// Threads that wait for the selector, each for one step.
-    waiting: AtomicU32,
     /// Requests that wait at gates, so that a release looks no further while there is none.
     waiters: AtomicUsize,
     /// Whether workers became unreachable, or answer again, which is not logged yet.
@@ -126,6 +123,15 @@ pub struct Engine {
     pub scales: Scales,
 }
 
+/// The lock of a value that no other thread has.
+fn free<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
+    match mutex.try_lock() {
+        Ok(guard) => Some(guard),
+        Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+        Err(TryLockError::WouldBlock) => None,
+    }
+}
+
 fn nonce() -> u32 {
     // The process counts too: the children of one process draw the same random numbers.
     RandomState::new().hash_one(std::process::id()) as u32
@@ -135,7 +141,6 @@ impl Engine {
     pub fn new(selector: Selector, clock: Clock) -> Self {
         Self {
             shared: Shared::new(selector),
-            waiting: AtomicU32::new(0),
             waiters: AtomicUsize::new(0),
             has_news: AtomicBool::new(false),
             clock,
@@ -176,21 +181,10 @@ impl Engine {
         is_long: bool,
         work: impl FnOnce(&mut Selector) -> R + Send,
     ) -> R {
-        let selector = self.shared.current();
-        let found = if is_long {
-            Err(TryLockError::WouldBlock)
-        } else {
-            selector.try_lock()
-        };
-        match found {
-            Ok(mut selector) => self.work(&mut selector, work),
-            Err(TryLockError::Poisoned(poisoned)) => self.work(&mut poisoned.into_inner(), work),
-            Err(TryLockError::WouldBlock) => py.detach(|| {
-                self.waiting.fetch_add(1, Ordering::Relaxed);
-                let locked = selector.lock();
-                self.waiting.fetch_sub(1, Ordering::Relaxed);
-                self.work(&mut locked.unwrap_or_else(PoisonError::into_inner), work)
-            }),
+        let shared = self.shared.current();
+        match free(&shared.selector).filter(|_| !is_long) {
+            Some(mut selector) => self.work(&mut selector, work),
+            None => py.detach(|| self.work(&mut shared.queued(), work)),
         }
     }
 
@@ -206,7 +200,7 @@ impl Engine {
 
     /// Runs `work` on the selector, for threads that do not have the GIL.
     pub fn held<R>(&self, work: impl FnOnce(&mut Selector) -> R) -> R {
-        self.work(&mut lock(self.shared.current()), work)
+        self.work(&mut lock(&self.shared.current().selector), work)
     }
 
     /// As [`Self::held`]; a panic becomes an exception.
@@ -361,7 +355,6 @@ impl Engine {
     /// selector that was replaced.
     pub fn after_fork(&self, anew: bool, fresh: impl FnOnce() -> Selector) -> Option<usize> {
         self.timing.clear();
-        self.waiting.store(0, Ordering::Relaxed);
         self.waiters.store(0, Ordering::Relaxed);
         let parent = self.nonce();
         let mut own = nonce();
@@ -369,13 +362,10 @@ impl Engine {
             own = own.wrapping_add(1);
         }
         self.nonce.store(own, Ordering::Relaxed);
-        let usable = match self.shared.current().try_lock() {
-            _ if anew => None,
-            Ok(selector) => Some(selector),
-            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
-            Err(TryLockError::WouldBlock) => None,
-        };
-        if let Some(mut selector) = usable {
+        let shared = self.shared.current();
+        if let (false, Some(_), Some(mut selector)) =
+            (anew, free(&shared.queue), free(&shared.selector))
+        {
             return Some(selector.forget_bookings());
         }
         self.shared.replace(fresh());

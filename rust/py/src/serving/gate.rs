@@ -1,65 +1,41 @@
 //! Keeps picks apart from forks: a lock that a pick holds when its process forks would stay locked in the child, where
-//! the thread of the pick is not. For that reason there is no lock here either.
+//! the thread of the pick is not.
 
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Duration;
+use std::cell::Cell;
+use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
-/// Picks that run.
-static INSIDE: AtomicU32 = AtomicU32::new(0);
-/// Forks under way.
-static FORKS: AtomicU32 = AtomicU32::new(0);
+/// Read by picks, written by a fork. The thread that forks holds it across the fork: it is the one thread that the child
+/// has, and so the lock is free in the child.
+static GATE: RwLock<()> = RwLock::new(());
 
-/// A pause of those who wait.
-const PAUSE: Duration = Duration::from_micros(20);
-
-/// A place inside the gate, left when dropped.
-pub struct Inside(());
-
-/// Waits until no fork is under way.
-pub fn enter() -> Inside {
-    loop {
-        INSIDE.fetch_add(1, Ordering::SeqCst);
-        if FORKS.load(Ordering::SeqCst) == 0 {
-            return Inside(());
-        }
-        INSIDE.fetch_sub(1, Ordering::SeqCst);
-        std::thread::sleep(PAUSE);
-    }
+thread_local! {
+    static FORK: Cell<Option<RwLockWriteGuard<'static, ()>>> = const { Cell::new(None) };
 }
 
-impl Drop for Inside {
-    fn drop(&mut self) {
-        INSIDE.fetch_sub(1, Ordering::SeqCst);
-    }
+/// Waits until no fork is under way, and keeps the next one waiting until the guard is dropped.
+pub fn enter() -> RwLockReadGuard<'static, ()> {
+    GATE.read().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Closes the gate before a fork, once no pick is inside, and opens it again: in the "parent", or in the "child", which
-/// has neither picks nor other forks.
+/// Closes the gate "before" a fork, once no pick is inside, and opens it again in the "parent" and in the "child".
 #[pyfunction]
 pub fn fork_gate(py: Python<'_>, moment: &str) -> PyResult<()> {
-    match moment {
-        // A pick that is inside may need the interpreter to leave.
-        "before" => py.detach(|| {
-            FORKS.fetch_add(1, Ordering::SeqCst);
-            while INSIDE.load(Ordering::SeqCst) > 0 {
-                std::thread::sleep(PAUSE);
-            }
-        }),
-        "parent" => {
-            FORKS.fetch_sub(1, Ordering::SeqCst);
-        }
-        "child" => {
-            INSIDE.store(0, Ordering::SeqCst);
-            FORKS.store(0, Ordering::SeqCst);
-        }
+    let held = match moment {
+        "before" => true,
+        "parent" | "child" => false,
         _ => {
             let text =
                 format!("moment must be \"before\", \"parent\" or \"child\", got {moment:?}");
             return Err(PyValueError::new_err(text));
         }
-    }
+    };
+    // A pick that is inside may need the interpreter to leave.
+    py.detach(|| {
+        let closed = held.then(|| GATE.write().unwrap_or_else(PoisonError::into_inner));
+        FORK.set(closed);
+    });
     Ok(())
 }

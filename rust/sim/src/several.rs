@@ -4,15 +4,19 @@
 //! cause, none is lost and none overtakes another.
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
 use crate::gateway::{Attempt, Gateway, News, Notice, Pair, Placed};
 
 /// Gateways that are independent of each other, unless they share.
-#[derive(Debug)]
+#[expect(missing_debug_implementations, reason = "a clock has none")]
 pub struct Several<'a, G> {
     gateways: Vec<G>,
     of: &'a [u16],
     gossip: Option<Gossip>,
+    clock: &'a dyn Fn() -> Duration,
+    /// How long each selection took, in nanoseconds of the clock.
+    pub nanoseconds: Vec<u32>,
 }
 
 /// Messages between gateways.
@@ -38,14 +42,31 @@ impl Gossip {
 }
 
 impl<'a, G> Several<'a, G> {
-    /// `of` is the position of the gateway that serves each request; those it does not name go to the first.
+    /// `of` is the position of the gateway that serves each request; those it does not name go to the first. `clock` has
+    /// the real time since some moment, by which selections are timed.
     #[must_use]
-    pub fn new(gateways: Vec<G>, of: &'a [u16]) -> Self {
+    pub fn new(gateways: Vec<G>, of: &'a [u16], clock: &'a dyn Fn() -> Duration) -> Self {
         Self {
             gateways,
             of,
             gossip: None,
+            clock,
+            nanoseconds: Vec::new(),
         }
+    }
+
+    /// Selects by `select` of the gateway that serves a request, whose position comes first.
+    fn timed<T>(&mut self, id: u32, select: impl FnOnce(&mut G) -> T) -> (u16, T)
+    where
+        G: Gateway,
+    {
+        let gateway = self.entrance(id);
+        let begun = (self.clock)();
+        let selected = select(&mut self.gateways[gateway as usize]);
+        let took = (self.clock)().saturating_sub(begun).as_nanos();
+        self.nanoseconds
+            .push(u32::try_from(took).unwrap_or(u32::MAX));
+        (gateway, selected)
     }
 
     /// Lets messages of each gateway reach all others after `lag` seconds; `None` for no messages.
@@ -87,16 +108,14 @@ impl<G: Gateway> Gateway for Several<'_, G> {
     }
 
     fn select(&mut self, attempt: &Attempt<'_>) -> Result<Option<Placed>, G::Error> {
-        let gateway = self.entrance(attempt.id);
-        let placed = self.gateways[gateway as usize].select(attempt)?;
-        Ok(placed.map(|placed| Placed { gateway, ..placed }))
+        let (gateway, placed) = self.timed(attempt.id, |one| one.select(attempt));
+        Ok(placed?.map(|placed| Placed { gateway, ..placed }))
     }
 
     fn select_pair(&mut self, attempt: &Attempt<'_>) -> Result<Option<Pair>, G::Error> {
-        let gateway = self.entrance(attempt.id);
-        let pair = self.gateways[gateway as usize].select_pair(attempt)?;
+        let (gateway, pair) = self.timed(attempt.id, |one| one.select_pair(attempt));
         let own = |placed| Placed { gateway, ..placed };
-        Ok(pair.map(|pair| Pair {
+        Ok(pair?.map(|pair| Pair {
             prefill: pair.prefill.map(own),
             decode: own(pair.decode),
         }))

@@ -3,7 +3,8 @@
 mod grouped;
 mod outside;
 mod read;
-mod timed;
+
+use std::time::Instant;
 
 use cachelb_core::hashing::Scheme;
 use cachelb_policy::Reason;
@@ -17,7 +18,6 @@ use pyo3::types::{PyBytes, PyDict, PyList};
 
 pub use self::grouped::GroupedEngineCache;
 use self::outside::Outside;
-use self::timed::Timed;
 use crate::args::{ranged, type_name};
 use crate::error::{of_router, to_python};
 use crate::router::NativeRouter;
@@ -73,16 +73,20 @@ struct Stage<'a> {
 }
 
 impl Stage<'_> {
-    fn run<G: Gateway>(
+    /// Runs it before `gateways`, of which `of` has that of each request. Returns how long selections took, too.
+    fn run_several<G: Gateway>(
         &self,
-        gateway: &mut G,
+        gateways: Vec<G>,
+        (of, sharing_lag): (&[u16], Option<f64>),
         to_error: impl Fn(G::Error) -> PyErr,
-    ) -> PyResult<Outcomes> {
-        let mut raised = None;
+    ) -> PyResult<(Outcomes, Vec<u32>)> {
+        let (mut raised, start) = (None, Instant::now());
+        let clock = || start.elapsed();
+        let mut gateway = Several::new(gateways, of, &clock).sharing(sharing_lag);
         let ran: Ran<G::Error> = run(
             &self.workload.workload,
             &self.fleet,
-            gateway,
+            &mut gateway,
             &self.options,
             |done| {
                 let told = Python::attach(|py| {
@@ -96,13 +100,14 @@ impl Stage<'_> {
                 raised.is_none()
             },
         );
-        ran.map_err(|stopped| match stopped {
+        let outcomes = ran.map_err(|stopped| match stopped {
             Stopped::Gateway(error) => to_error(error),
             Stopped::Invalid(error) => to_python(&error),
             Stopped::Interrupted => {
                 raised.unwrap_or_else(|| PyKeyboardInterrupt::new_err("stopped"))
             }
-        })
+        })?;
+        Ok((outcomes, gateway.nanoseconds))
     }
 }
 
@@ -111,7 +116,7 @@ fn routed(
     stage: &Stage<'_>,
     routers: &[Py<NativeRouter>],
     names: &[String],
-    (of, sharing_lag): (&[u16], Option<f64>),
+    sharing: (&[u16], Option<f64>),
     admission: Option<&Admission>,
 ) -> PyResult<(Outcomes, Vec<u32>)> {
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
@@ -133,9 +138,7 @@ fn routed(
             let gateway = Routed::new(front, &stage.workload.workload, fleet, keys);
             gateways.push(gateway.map_err(of_router)?);
         }
-        let mut gateway = Timed::new(Several::new(gateways, of).sharing(sharing_lag));
-        let outcomes = stage.run(&mut gateway, of_router)?;
-        Ok((outcomes, gateway.into_nanoseconds()))
+        stage.run_several(gateways, sharing, of_router)
     })
 }
 
@@ -143,13 +146,11 @@ fn outside(
     py: Python<'_>,
     stage: &Stage<'_>,
     gateways: Vec<Py<PyAny>>,
-    (of, sharing_lag): (&[u16], Option<f64>),
+    sharing: (&[u16], Option<f64>),
 ) -> PyResult<(Outcomes, Vec<u32>)> {
     py.detach(|| {
         let gateways = gateways.into_iter().map(Outside::new).collect();
-        let mut gateway = Timed::new(Several::new(gateways, of).sharing(sharing_lag));
-        let outcomes = stage.run(&mut gateway, |error| error)?;
-        Ok((outcomes, gateway.into_nanoseconds()))
+        stage.run_several(gateways, sharing, |error| error)
     })
 }
 

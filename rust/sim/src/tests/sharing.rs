@@ -1,5 +1,7 @@
 //! Several real selectors before one fleet that share their placements.
 
+use std::time::Duration;
+
 use cachelb::selector::{Access as _, Selector};
 
 use super::routed::{Front, NAMES, families, rule};
@@ -27,7 +29,7 @@ fn outcomes(lag: Option<f64>, options: &Options) -> (Outcomes, Vec<Selector>) {
         }
         front.routed(&w, &workers)
     });
-    let mut gateway = Several::new(routed.collect(), &of).sharing(lag);
+    let mut gateway = Several::new(routed.collect(), &of, &|| Duration::ZERO).sharing(lag);
     let out = run(&w, &workers, &mut gateway, options, |_| true).unwrap();
     let selectors = fronts.into_iter().map(Front::into_selector);
     (out, selectors.collect())

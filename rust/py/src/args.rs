@@ -1,9 +1,9 @@
 //! Reads tokens, hashes and text from Python. The only place that looks into Python buffers.
 //!
 //! In order of speed: a C-contiguous aligned buffer of the wanted unsigned type is borrowed; `bytes` likewise, as
-//! little-endian words; other 4- and 8-byte integer buffers, and those with strides or a bad alignment, are copied; a
-//! list or tuple is read item by item, without running Python code as long as the items are ints; any other sequence is
-//! iterated.
+//! little-endian words; other 4- and 8-byte integer buffers, and those with strides, are copied; a list or tuple is read
+//! item by item, without running Python code as long as the items are ints; any other sequence, and a buffer with a bad
+//! alignment, is iterated.
 //!
 //! # Who else may write
 //!
@@ -13,19 +13,17 @@
 //! copy.
 //!
 //! Without a GIL nothing keeps other threads from changing a list or a buffer. A list is read from a tuple of its items,
-//! which the interpreter makes in one step, and no buffer is borrowed: every word of it is read once, by a volatile load
-//! ([`take`]), and only the copy is looked at.
+//! which the interpreter makes in one step, and no buffer is borrowed: only a copy of it is looked at.
 #![allow(unsafe_code)]
 
 mod values;
 
 use std::borrow::Cow;
 use std::ffi::CStr;
-use std::mem::MaybeUninit;
 use std::slice;
 
 use cachelb_core::ids::SequenceHash;
-use pyo3::buffer::{PyBuffer, PyUntypedBuffer};
+use pyo3::buffer::{Element, PyBuffer, PyUntypedBuffer};
 use pyo3::exceptions::{
     PyBufferError, PyOverflowError, PyTypeError, PyUnicodeEncodeError, PyValueError,
 };
@@ -137,10 +135,7 @@ impl<'a, W: Word> Words<'a, W> {
             )));
         }
         bounded(values.len().unwrap_or_default(), name)?;
-        for (at, item) in Items::of(values, name, "a sequence of int", MAX_WORDS)?.enumerate() {
-            scratch.push(closer_look(&item?, name, at)?);
-        }
-        Ok(Self::Slice(scratch))
+        words_of_items(values, name, scratch)
     }
 
     fn of_tuple(tuple: &Bound<'_, PyTuple>, name: &str, scratch: &'a mut Vec<W>) -> PyResult<Self> {
@@ -373,6 +368,17 @@ fn kind(format: &CStr, width: usize) -> Option<Kind> {
     }
 }
 
+fn words_of_items<'a, W: Word>(
+    values: &Bound<'_, PyAny>,
+    name: &str,
+    scratch: &'a mut Vec<W>,
+) -> PyResult<Words<'a, W>> {
+    for (at, item) in Items::of(values, name, "a sequence of int", MAX_WORDS)?.enumerate() {
+        scratch.push(closer_look(&item?, name, at)?);
+    }
+    Ok(Words::Slice(scratch))
+}
+
 fn words_of_buffer<'a, W: Word>(
     values: &Bound<'_, PyAny>,
     name: &str,
@@ -413,17 +419,19 @@ fn words_of_buffer<'a, W: Word>(
     } else {
         Kind::U64
     };
-    let usable = buffer.is_c_contiguous() && buffer.buf_ptr().cast::<W>().is_aligned();
-    if kind == matching && usable && !NO_GIL {
+    if !(buffer.buf_ptr() as usize).is_multiple_of(buffer.item_size()) {
+        return words_of_items(values, name, scratch);
+    }
+    if kind == matching && buffer.is_c_contiguous() && !NO_GIL {
         return Ok(Words::Buffer(buffer));
     }
     let signed = |value: i64| (value.cast_unsigned(), value.cast_unsigned() & (1 << 63));
     let failed = match kind {
-        Kind::U32 => copy::<u32, W>(&buffer, count, scratch, |value| (value.into(), 0)),
-        Kind::I32 => copy::<i32, W>(&buffer, count, scratch, |value| signed(value.into())),
-        Kind::U64 => copy::<u64, W>(&buffer, count, scratch, |value| (value, 0)),
-        Kind::I64 => copy::<i64, W>(&buffer, count, scratch, signed),
-    };
+        Kind::U32 => copy::<u32, W>(values, scratch, |value| (value.into(), 0)),
+        Kind::I32 => copy::<i32, W>(values, scratch, |value| signed(value.into())),
+        Kind::U64 => copy::<u64, W>(values, scratch, |value| (value, 0)),
+        Kind::I64 => copy::<i64, W>(values, scratch, signed),
+    }?;
     match failed {
         None => Ok(Words::Slice(scratch)),
         Some((at, value, true)) => Err(out_of_range::<W>(
@@ -436,55 +444,13 @@ fn words_of_buffer<'a, W: Word>(
 }
 
 /// Copies a one-dimensional buffer of `T`; returns position, bits and sign of the first value that is not a `W`.
-fn copy<T: Copy, W: Word>(
-    buffer: &PyUntypedBuffer,
-    count: usize,
+fn copy<T: Element, W: Word>(
+    values: &Bound<'_, PyAny>,
     out: &mut Vec<W>,
     widen: impl Fn(T) -> (u64, u64),
-) -> Option<(usize, u64, bool)> {
-    let start = buffer.buf_ptr().cast::<T>().cast_const();
-    let stride = buffer.strides()[0];
-    if NO_GIL {
-        // SAFETY: the exporter guarantees that item `at` lies there.
-        let item = |at: usize| unsafe { take(start.byte_offset(at.cast_signed() * stride)) };
-        let items: Vec<T> = (0..count).map(item).collect();
-        return narrow(items.iter().map(|item| widen(*item)), out);
-    }
-    if stride == size_of::<T>().cast_signed() && start.is_aligned() {
-        // SAFETY: contiguous and aligned, `count` items; no other thread writes while the GIL is held here.
-        let items = unsafe { slice::from_raw_parts(start, count) };
-        return narrow(items.iter().map(|item| widen(*item)), out);
-    }
-    let item = |at: usize| {
-        // SAFETY: the exporter guarantees that item `at` lies `at * stride` bytes from the start, whatever its
-        // alignment.
-        unsafe {
-            start
-                .byte_offset(at.cast_signed() * stride)
-                .read_unaligned()
-        }
-    };
-    narrow((0..count).map(|at| widen(item(at))), out)
-}
-
-/// Reads an integer that other threads may be writing: a torn or an old one, but one.
-///
-/// # Safety
-/// `item` points to a `T`, of any alignment, and every bit pattern is one.
-unsafe fn take<T: Copy>(item: *const T) -> T {
-    if item.is_aligned() {
-        // SAFETY: the caller's promise, and aligned.
-        return unsafe { item.read_volatile() };
-    }
-    let mut value = MaybeUninit::<T>::uninit();
-    // SAFETY: `size_of::<T>()` bytes lie behind both pointers; all of them are written.
-    unsafe {
-        for at in 0..size_of::<T>() {
-            let byte = item.cast::<u8>().add(at).read_volatile();
-            value.as_mut_ptr().cast::<u8>().add(at).write(byte);
-        }
-        value.assume_init()
-    }
+) -> PyResult<Option<(usize, u64, bool)>> {
+    let items = PyBuffer::<T>::get(values)?.to_vec(values.py())?;
+    Ok(narrow(items.iter().map(|item| widen(*item)), out))
 }
 
 /// Appends the items, given as bits and sign bit; returns the first that is not a `W`, with its position.

@@ -42,45 +42,39 @@ impl Scratch {
     }
 }
 
-/// A key as it was given.
-enum Key<'a> {
-    Text(&'a str),
-    Tokens(Words<'a, u32>),
+/// Lends a key as it was given to `work`, which runs no Python code before its last use.
+fn with_key<R>(
+    key: &Bound<'_, PyAny>,
+    work: impl FnOnce(Prompt<'_>, &mut PrefixAnswer) -> PyResult<R>,
+) -> PyResult<R> {
+    with_scratch(|scratch| {
+        let Scratch { tokens, answer } = scratch;
+        if key.is_instance_of::<PyString>() {
+            return work(Prompt::Text(args::text(key, "key")?), answer);
+        }
+        let words = Words::get(key, "key", tokens)?;
+        work(Prompt::Tokens(words.as_slice(key.py())), answer)
+    })
 }
 
-impl<'a> Key<'a> {
-    fn get(key: &'a Bound<'_, PyAny>, scratch: &'a mut Vec<u32>) -> PyResult<Self> {
-        if key.is_instance_of::<PyString>() {
-            return args::text(key, "key").map(Self::Text);
+/// Works on a tree once its lock is held: without the GIL, and on a copy of the key, if another thread has it.
+fn with_prompt<G, R: Send>(
+    py: Python<'_>,
+    prompt: Prompt<'_>,
+    attempt: impl FnOnce() -> Option<G>,
+    lock: impl FnOnce() -> G + Send,
+    work: impl FnOnce(G, Prompt<'_>) -> Result<R> + Send,
+) -> PyResult<R> {
+    enter(|| {
+        if let Some(locked) = attempt() {
+            return work(locked, prompt);
         }
-        Words::get(key, "key", scratch).map(Self::Tokens)
-    }
-
-    /// The key, while the GIL is held.
-    fn prompt<'s>(&'s self, py: Python<'s>) -> Prompt<'s> {
-        match self {
-            Self::Text(text) => Prompt::Text(text),
-            Self::Tokens(words) => Prompt::Tokens(words.as_slice(py)),
-        }
-    }
-
-    /// Tokens that do not change while the GIL is released.
-    fn copied(&self, py: Python<'_>) -> Vec<u32> {
-        match self {
-            Self::Text(_) => Vec::new(),
-            Self::Tokens(words) => words.as_slice(py).to_vec(),
-        }
-    }
-
-    fn steady<'s>(&self, tokens: &'s [u32]) -> Prompt<'s>
-    where
-        'a: 's,
-    {
-        match self {
-            Self::Text(text) => Prompt::Text(text),
-            Self::Tokens(_) => Prompt::Tokens(tokens),
-        }
-    }
+        let Prompt::Tokens(tokens) = prompt else {
+            return py.detach(|| work(lock(), prompt));
+        };
+        let tokens = tokens.to_vec();
+        py.detach(|| work(lock(), Prompt::Tokens(&tokens)))
+    })
 }
 
 #[doc = stub!("PrefixMatch")]
@@ -110,22 +104,15 @@ indexed!(RadixTree, "RadixTree", TreeView, |view, now| Ok(
 ));
 
 impl RadixTree {
+    /// Looks up a key by `work`.
     fn find<R: Send>(
         &self,
         py: Python<'_>,
-        key: &Key<'_>,
-        answer: &mut PrefixAnswer,
-        work: impl Fn(TreeView<'_>, Prompt<'_>, &mut PrefixAnswer) -> Result<R> + Sync,
+        prompt: Prompt<'_>,
+        work: impl FnOnce(TreeView<'_>, Prompt<'_>) -> Result<R> + Send,
     ) -> PyResult<R> {
         let core = &self.core;
-        enter(|| {
-            if let Some(view) = core.try_view() {
-                return work(view, key.prompt(py), answer);
-            }
-            let tokens = key.copied(py);
-            let prompt = key.steady(&tokens);
-            py.detach(|| work(core.view(), prompt, answer))
-        })
+        with_prompt(py, prompt, || core.try_view(), || core.view(), work)
     }
 
     /// Does something in parts, without the GIL if there is more than one.
@@ -240,26 +227,18 @@ impl RadixTree {
     ) -> PyResult<u32> {
         let py = key.py();
         let time = time(at)?;
-        with_scratch(|scratch| {
-            let key = Key::get(key, &mut scratch.tokens)?;
-            self.settle(py)?;
-            let ttl_s = ttl_s.or(self.ttl_s);
-            let expires = ttl_s.map(|ttl_s| self.clock.after(py, ttl_s)).transpose()?;
-            let trust = if remote { Trust::Remote } else { Trust::Local };
-            let how = Use {
-                trust,
-                expires,
-                time,
-            };
-            let core = &self.core;
-            enter(|| {
-                if let Some(mut edit) = core.try_edit() {
-                    return edit.insert(key.prompt(py), worker, how);
-                }
-                let tokens = key.copied(py);
-                let prompt = key.steady(&tokens);
-                py.detach(|| core.edit().insert(prompt, worker, how))
-            })
+        self.settle(py)?;
+        let ttl_s = ttl_s.or(self.ttl_s);
+        let how = Use {
+            trust: if remote { Trust::Remote } else { Trust::Local },
+            expires: ttl_s.map(|ttl_s| self.clock.after(py, ttl_s)).transpose()?,
+            time,
+        };
+        let core = &self.core;
+        with_key(key, |prompt, _| {
+            let insert =
+                |mut edit: TreeEdit<'_>, prompt: Prompt<'_>| edit.insert(prompt, worker, how);
+            with_prompt(py, prompt, || core.try_edit(), || core.edit(), insert)
         })
     }
 
@@ -274,15 +253,13 @@ impl RadixTree {
         let total = key.len();
         let among = names(among)?;
         let among = as_strs(among.as_ref())?;
-        with_scratch(|scratch| {
-            let Scratch { tokens, answer } = scratch;
-            let given = Key::get(key, tokens)?;
-            let total = match &given {
-                Key::Text(_) => total?,
-                Key::Tokens(words) => words.len(),
+        self.settle(py)?;
+        with_key(key, |prompt, answer| {
+            let total = match prompt {
+                Prompt::Text(_) => total?,
+                Prompt::Tokens(tokens) => tokens.len(),
             };
-            self.settle(py)?;
-            let matched = self.find(py, &given, answer, |view, prompt, answer| {
+            let matched = self.find(py, prompt, |view, prompt| {
                 view.match_prefix(prompt, among.as_deref(), answer)
             })?;
             let workers = answer.found().iter();
@@ -306,11 +283,9 @@ impl RadixTree {
         let py = key.py();
         let among = names(among)?;
         let among = as_strs(among.as_ref())?;
-        with_scratch(|scratch| {
-            let Scratch { tokens, answer } = scratch;
-            let given = Key::get(key, tokens)?;
-            self.settle(py)?;
-            self.find(py, &given, answer, |view, prompt, answer| {
+        self.settle(py)?;
+        with_key(key, |prompt, answer| {
+            self.find(py, prompt, |view, prompt| {
                 view.overlaps(prompt, among.as_deref(), answer)
             })?;
             let dict = PyDict::new(py);

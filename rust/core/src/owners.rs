@@ -15,18 +15,23 @@ use std::collections::HashMap;
 use std::hash::Hash;
 use std::sync::Arc;
 
-use crate::collections::heap_bytes;
-use crate::collections::seeded_hash::SeededHash;
 use crate::collections::shared_slice::SharedSlice;
-use crate::ids::{BookingId, WorkerId};
+use crate::ids::WorkerId;
 use paths::{Paths, Stretch};
+
+/// A placement that waits for an answer; the default is none. It matches nothing once the placement waits no more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Ticket {
+    entry: u32,
+    number: u64,
+}
 
 /// Where the path of a waiting request ends.
 #[derive(Debug, Clone, Copy)]
 struct End {
     worker: WorkerId,
     node: u32,
-    /// Rises from request to request.
+    /// Rises from request to request, and is above 0.
     number: u64,
 }
 
@@ -43,11 +48,13 @@ pub struct Orphaned<U> {
     pub keep: usize,
 }
 
-/// Waiting requests by booking, and their paths by worker slot.
+/// Waiting requests by ticket, and their paths by worker slot.
 #[derive(Debug)]
 pub struct Owners<U> {
     slots: Vec<Paths<U>>,
-    ends: HashMap<BookingId, End, SeededHash>,
+    ends: Vec<Option<End>>,
+    /// Entries of `ends` that are empty.
+    free: Vec<u32>,
     /// Most units per worker.
     capacity: usize,
     number: u64,
@@ -59,7 +66,8 @@ impl<U: Copy + Eq + Hash> Owners<U> {
     pub fn new(capacity: usize) -> Self {
         Self {
             slots: Vec::new(),
-            ends: HashMap::default(),
+            ends: Vec::new(),
+            free: Vec::new(),
             capacity: capacity.max(1),
             number: 0,
         }
@@ -69,11 +77,10 @@ impl<U: Copy + Eq + Hash> Owners<U> {
     pub fn placed(
         &mut self,
         worker: WorkerId,
-        booking: BookingId,
         (namespace, path): (u32, &[U]),
         held: usize,
-    ) {
-        self.place(worker, booking, (namespace, &[path]), held);
+    ) -> Ticket {
+        self.place(worker, (namespace, &[path]), held)
     }
 
     /// [`Self::placed`] along stretches that another structure keeps too. They are not copied, and take the place of
@@ -81,30 +88,28 @@ impl<U: Copy + Eq + Hash> Owners<U> {
     pub fn placed_shared(
         &mut self,
         worker: WorkerId,
-        booking: BookingId,
         (namespace, path): (u32, &[SharedSlice<U>]),
         held: usize,
-    ) {
-        self.place(worker, booking, (namespace, path), held);
+    ) -> Ticket {
+        self.place(worker, (namespace, path), held)
     }
 
     fn place<S: Stretch<U>>(
         &mut self,
         worker: WorkerId,
-        booking: BookingId,
         (namespace, path): (u32, &[S]),
         held: usize,
-    ) {
+    ) -> Ticket {
         let slot = worker.slot as usize;
         let length = path.iter().map(|stretch| stretch.len()).sum::<usize>();
         let length = length.min(self.capacity);
         if length == 0 {
-            return;
+            return Ticket::default();
         }
         if held >= length {
             let paths = self.slots.get(slot);
             if !paths.is_some_and(|paths| paths.is_speculative(namespace, path)) {
-                return;
+                return Ticket::default();
             }
         }
         if slot >= self.slots.len() {
@@ -116,28 +121,46 @@ impl<U: Copy + Eq + Hash> Owners<U> {
         let node = self.slots[slot].add(namespace, path, length, held);
         self.number += 1;
         let number = self.number;
-        let end = End {
+        let entry = self.free.pop().unwrap_or(self.ends.len() as u32);
+        if entry as usize == self.ends.len() {
+            self.ends.push(None);
+        }
+        self.ends[entry as usize] = Some(End {
             worker,
             node,
             number,
+        });
+        Ticket { entry, number }
+    }
+
+    /// The requests that wait on the worker in `slot`.
+    fn tickets(&self, slot: u32) -> Vec<Ticket> {
+        let ticket = |(entry, end): (u32, &Option<End>)| {
+            let end = end.filter(|end| end.worker.slot == slot)?;
+            let number = end.number;
+            Some(Ticket { entry, number })
         };
-        if let Some(earlier) = self.ends.insert(booking, end) {
-            // The latest placement of a request is the one that waits.
-            self.slots[earlier.worker.slot as usize].leave(earlier.node, true);
-        }
+        (0..).zip(&self.ends).filter_map(ticket).collect()
+    }
+
+    /// A request waits no more. `None` if it did not.
+    fn take(&mut self, ticket: Ticket) -> Option<End> {
+        let end = self.ends.get_mut(ticket.entry as usize)?;
+        let end = end.take_if(|end| end.number == ticket.number)?;
+        self.free.push(ticket.entry);
+        Some(end)
     }
 
     /// Takes the oldest placements on a worker as proven, until `more` units and a quarter of all have room.
     fn retire(&mut self, slot: u32, more: usize) {
-        let ends = self.ends.iter().filter(|(_, end)| end.worker.slot == slot);
-        let mut oldest: Vec<(u64, BookingId)> = ends.map(|(id, end)| (end.number, *id)).collect();
-        oldest.sort_by_key(|entry| entry.0);
+        let mut oldest = self.tickets(slot);
+        oldest.sort_by_key(|ticket| ticket.number);
         let most = (self.capacity - self.capacity / 4).min(self.capacity - more);
-        for (_, booking) in oldest {
+        for ticket in oldest {
             if self.slots[slot as usize].units <= most {
                 return;
             }
-            self.proven(booking);
+            self.proven(ticket);
         }
     }
 
@@ -160,18 +183,15 @@ impl<U: Copy + Eq + Hash> Owners<U> {
     }
 
     /// The worker of a request answered.
-    pub fn proven(&mut self, booking: BookingId) {
-        if self.ends.is_empty() {
-            return;
-        }
-        if let Some(end) = self.ends.remove(&booking) {
+    pub fn proven(&mut self, ticket: Ticket) {
+        if let Some(end) = self.take(ticket) {
             self.slots[end.worker.slot as usize].leave(end.node, true);
         }
     }
 
     /// A request failed before it was answered. Returns the blocks that were held for its sake only.
-    pub fn failed(&mut self, booking: BookingId) -> Option<Orphaned<U>> {
-        let end = self.ends.remove(&booking)?;
+    pub fn failed(&mut self, ticket: Ticket) -> Option<Orphaned<U>> {
+        let end = self.take(ticket)?;
         let paths = &mut self.slots[end.worker.slot as usize];
         let (namespace, path) = paths.path(end.node);
         let keep = paths.leave(end.node, false);
@@ -189,7 +209,9 @@ impl<U: Copy + Eq + Hash> Owners<U> {
             && !paths.is_empty()
         {
             *paths = Paths::default();
-            self.ends.retain(|_, end| end.worker.slot != slot);
+            for ticket in self.tickets(slot) {
+                self.take(ticket);
+            }
         }
     }
 
@@ -197,6 +219,7 @@ impl<U: Copy + Eq + Hash> Owners<U> {
     pub fn clear(&mut self) {
         self.slots.clear();
         self.ends.clear();
+        self.free.clear();
     }
 
     /// Heap bytes, without units that another structure keeps too.
@@ -205,7 +228,8 @@ impl<U: Copy + Eq + Hash> Owners<U> {
         let paths = self.slots.iter().map(Paths::memory_bytes);
         self.slots.capacity() * size_of::<Paths<U>>()
             + paths.sum::<usize>()
-            + heap_bytes::table(&self.ends)
+            + self.ends.capacity() * size_of::<Option<End>>()
+            + self.free.capacity() * size_of::<u32>()
             + self.units_bytes()
     }
 

@@ -27,7 +27,7 @@ pub use rule::choice::Choice;
 pub use rule::credits::{Continuation, Credits};
 pub use rule::gate::{Margin, SpillGate};
 pub use rule::length::Length;
-pub use rule::memo::{Memo, Memory, Memos};
+pub use rule::memo::{Memo, Memory, Memos, Sent};
 pub use rule::options::{
     ABOVE_ZERO, ANY_NUMBER, AT_LEAST_ONE, Configure, Configured, Declared, FRACTION, Field,
     HostOptions, Kind, LONGEST_S, NOT_NEGATIVE, Options, Policy, Range, Seconds, Shared, Value,

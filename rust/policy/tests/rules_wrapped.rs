@@ -9,9 +9,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use cachelb_core::ids::{Millis, RouteKey, SequenceHash};
 use cachelb_core::load::{Known, Load, Pace};
+use cachelb_core::owners::Ticket;
 use cachelb_policy::{
     Adaptive, Candidate, Choice, Claim, Content, Credits, Ended, Learned, Loads, Media, Memo,
-    Memory, Memos, Reason, Rng, RoutePosition, Rule, Scores, Session, SessionMode, View,
+    Memory, Memos, Reason, Rng, RoutePosition, Rule, Scores, Sent, Session, SessionMode, View,
 };
 
 use kept::{Kept, settle};
@@ -218,7 +219,7 @@ fn drive<'a>(name: &str, wrapper: &str, bare: &'a mut dyn Rule, twin: &'a mut dy
         let heard = [&mut *bare, &mut *twin].map(|rule| rule.receive_route(route, view.now));
         assert_eq!(heard[0], heard[1], "{name} in {wrapper} at {step}");
         for (rule, kept) in [&mut *bare, &mut *twin].into_iter().zip(&mut kept) {
-            *kept.of(step) = settle(rule, &view, choice, served, step);
+            *kept.of(step) = settle(rule, &view, choice, served);
             let of_step = |entry: u32, _: &Memo| entry == step;
             match step % 5 {
                 0 => kept.end(rule, Ended::Failed, of_step),
@@ -295,7 +296,7 @@ impl Rule for Probe {
     fn settled(&mut self, _: &View<'_>, _: Choice, served: usize, memos: &mut Memos<'_>) {
         assert_eq!(served, 2, "the row that serves");
         self.0.store(true, Ordering::Relaxed);
-        memos.keep(Memory::Prompt(memos.booking));
+        memos.keep(Memory::Prompt(Sent::Text(Ticket::default())));
     }
 }
 
@@ -335,6 +336,6 @@ fn a_session_beside_the_policy_learns_from_the_worker_that_served() {
     let scene = Scene::new(&mut Rng::new(1), 5);
     let view = scene.view(Some(b"k"));
     let choice = rule.choose(&view, &mut Rng::new(2));
-    settle(&mut *rule, &view, choice, 2, 1);
+    settle(&mut *rule, &view, choice, 2);
     assert!(settled.load(Ordering::Relaxed));
 }

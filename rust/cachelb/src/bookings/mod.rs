@@ -5,6 +5,7 @@
 //! | `leases` | blocks that events of the worker should confirm, with their deadline |
 //! | `checks` | cached tokens that events promise, compared with the engine's report |
 //! | `predictions` of `select` | cached tokens of engines that publish no events, or leave groups out |
+//! | `owners` of `cachelb-core` | blocks on a worker without events, until it answers |
 //! | `ledger` | the decision and its outcome, and the counters of all |
 //! | `admission` | the tenant that is charged for the output |
 //! | `memo` of `cachelb-policy` | state of the rules for it |
@@ -27,6 +28,7 @@ use cachelb_core::error::{Error, Result};
 use cachelb_core::groups::Resuming;
 use cachelb_core::ids::{Millis, SequenceHash, WorkerId};
 use cachelb_core::load::{BookingId, Open, Payload};
+use cachelb_core::owners::Ticket;
 use cachelb_policy::Memo;
 
 use crate::admission::Charged;
@@ -64,6 +66,8 @@ pub struct Booking {
     /// Number among those of the worker whose path is kept.
     pub(crate) followed: u64,
     pub(crate) lease: Option<Lease>,
+    /// Its blocks on a worker without events, until that answers.
+    pub(crate) placed: Ticket,
     pub(crate) promise: Option<Promise>,
     pub(crate) prediction: Option<Prediction>,
     /// The tenant that pays for the output.

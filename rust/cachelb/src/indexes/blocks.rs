@@ -4,8 +4,7 @@ use cachelb_core::block_tracker::{Depths, Origin, Store};
 use cachelb_core::hashing::Scheme;
 use cachelb_core::ids::{Medium, Millis, SequenceHash, WorkerId};
 use cachelb_core::index::{BlockIndex, IndexStats, Reach, Resumes};
-use cachelb_core::load::BookingId;
-use cachelb_core::owners::{Orphaned, Owners};
+use cachelb_core::owners::{Orphaned, Owners, Ticket};
 use cachelb_core::radix_tree::RadixTree;
 use cachelb_policy::{Ended, Placements, Segment};
 
@@ -18,7 +17,7 @@ pub(crate) struct Blocks {
     /// The answer to the latest lookup, if there was anything to look up.
     depths: Depths,
     is_answered: bool,
-    /// Bookings that wait for placements on workers without events.
+    /// Placements on workers without events that wait for an answer.
     unconfirmed: Owners<SequenceHash>,
     /// Where answers of workers without events ended that are known.
     pub known_ends: KnownEnds,
@@ -143,11 +142,6 @@ impl Blocks {
         (&mut self.index, &self.depths)
     }
 
-    /// Bookings that wait for placements on workers without events.
-    pub fn unconfirmed_mut(&mut self) -> &mut Owners<SequenceHash> {
-        &mut self.unconfirmed
-    }
-
     /// The worker's engine can resume behind `hash`, with what its groups hold in media up to `medium`. Returns whether the
     /// worker holds the block: a block that the index had no room for is resumed nowhere.
     pub fn mark(&mut self, worker: WorkerId, hash: SequenceHash, medium: Medium) -> bool {
@@ -263,25 +257,40 @@ impl Blocks {
         Some(depth as usize)
     }
 
-    /// The worker of a booking answered.
-    pub fn proven(&mut self, booking: BookingId) {
-        self.unconfirmed.proven(booking);
+    /// A request was sent to a worker without events along a path, of which it held the first `held` blocks. The latest
+    /// placement of a request is the one that `waits`.
+    pub fn placed(
+        &mut self,
+        worker: WorkerId,
+        path: &[SequenceHash],
+        held: usize,
+        waits: &mut Ticket,
+    ) {
+        let ticket = self.unconfirmed.placed(worker, (0, path), held);
+        if ticket != Ticket::default() {
+            self.proven(std::mem::replace(waits, ticket));
+        }
     }
 
-    /// A booking closed before its first token. Blocks that it alone brought are taken back if it failed, and so are
+    /// The worker of a placement answered.
+    pub fn proven(&mut self, placed: Ticket) {
+        self.unconfirmed.proven(placed);
+    }
+
+    /// A booking with a placement closed before its first token. Blocks that it alone brought are taken back if it failed, and so are
     /// those that only it `expected`.
     pub fn ended(
         &mut self,
-        (worker, booking): (WorkerId, BookingId),
+        (worker, placed): (WorkerId, Ticket),
         ended: Ended,
         expected: &[SequenceHash],
     ) {
         if ended == Ended::Served {
-            self.unconfirmed.proven(booking);
+            self.proven(placed);
             return;
         }
         let (index, mut gone) = (&mut self.index, 0);
-        if let Some(Orphaned { path, keep, .. }) = self.unconfirmed.failed(booking) {
+        if let Some(Orphaned { path, keep, .. }) = self.unconfirmed.failed(placed) {
             gone += index.take_back(worker, &path, keep).unwrap_or(0);
         }
         if !expected.is_empty() {

@@ -1,6 +1,5 @@
 //! The rules of one model: the one that picks, those for the halves of a pair, and shadows.
 
-use cachelb_core::load::BookingId;
 use cachelb_policy::parts::State;
 use cachelb_policy::{Choice, Ended, Memo, Memory, Memos, Reason, Rng, Rule, View};
 
@@ -116,13 +115,11 @@ impl Rules {
         &mut self,
         view: &View<'_>,
         choice: Choice,
-        booking: BookingId,
         request: &Request<'_>,
         note: impl Fn(&Choice) -> T,
     ) -> (Box<[T]>, Vec<Memo>) {
         let mut list = Vec::new();
         let mut memos = Memos {
-            booking,
             list: &mut list,
             part: self.number(request.wanted),
             depth: 0,

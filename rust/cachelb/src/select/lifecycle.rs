@@ -68,7 +68,7 @@ impl Selector {
         booking.answered(worker, now, &mut self.pools.renewing());
         let pool = &mut self.pools[booking.pool];
         if let Some(blocks) = pool.blocks_mut() {
-            blocks.proven(id);
+            blocks.proven(booking.placed);
         }
         pool.rules.each_memo(&mut booking.memos, |own, memory| {
             own.proven(memory, first_token);
@@ -200,7 +200,7 @@ impl Selector {
         rules.each_memo(&mut booking.memos, |own, memory| own.ended(memory, ended));
         if pending.is_some() && (booking.is_remote || self.fleet.member(worker).is_some()) {
             let expected = self.bookings.take_lease(worker, &mut booking);
-            let booked = (worker, id);
+            let booked = (worker, booking.placed);
             self.pools
                 .change(pool, |blocks| blocks.ended(booked, ended, &expected));
         }

@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use cachelb_core::error::{Error, Result};
 use cachelb_core::ids::{Millis, WorkerId};
-use cachelb_core::load::{BookingId, Work};
+use cachelb_core::load::Work;
 use cachelb_policy::{Choice, Memo};
 
 use crate::Selector;
@@ -250,7 +250,7 @@ impl<'a, 'r> Step<'a, 'r> {
             let tried = |health: &mut Health| health.tried(booking, breaker, request.now);
             s.fleet.change_health(worker, tried);
         }
-        let (shadows, memos) = self.settle(decided, booking);
+        let (shadows, memos) = self.settle(decided);
         let pick = Pick {
             booking: Some(booking),
             ..decided.pick
@@ -270,7 +270,7 @@ impl<'a, 'r> Step<'a, 'r> {
     }
 
     /// Passes the rule its choice, and lets the shadows decide.
-    fn settle(&mut self, decided: &Decided, booking: BookingId) -> (Box<[ShadowPick]>, Vec<Memo>) {
+    fn settle(&mut self, decided: &Decided) -> (Box<[ShadowPick]>, Vec<Memo>) {
         let s = &mut *self.selector;
         let (book, rows) = (&s.bookings.book, &s.candidates.rows);
         let (offers, request) = (&*self.offers, self.request);
@@ -290,7 +290,7 @@ impl<'a, 'r> Step<'a, 'r> {
             }
         };
         let rules = &mut s.pools[request.pool].rules;
-        rules.settle(&view, decided.choice, booking, request, pick)
+        rules.settle(&view, decided.choice, request, pick)
     }
 
     fn record(

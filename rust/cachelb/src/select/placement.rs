@@ -158,8 +158,10 @@ impl Step<'_, '_> {
         }
         self.selector.publish(request.pool, placed, held);
         if let Some(blocks) = self.selector.pools[request.pool].blocks_mut() {
-            let unconfirmed = blocks.unconfirmed_mut();
-            unconfirmed.placed(worker, booking, (0, path), held);
+            let bookings = &mut self.selector.bookings.book.bookings;
+            if let Some(booking) = bookings.payload_mut(booking) {
+                blocks.placed(worker, path, held, &mut booking.placed);
+            }
         }
         self.mark(placed, &kept, media);
         Ok(())

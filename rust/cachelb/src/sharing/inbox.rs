@@ -512,8 +512,9 @@ impl Inbox<'_> {
         }
         if let Some(blocks) = s.pools[pool].blocks_mut().filter(|_| !has_feed) {
             let held = path.len().saturating_sub(new as usize);
-            let unconfirmed = blocks.unconfirmed_mut();
-            unconfirmed.placed(worker, booking, (0, &path), held);
+            if let Some(booking) = s.bookings.book.bookings.payload_mut(booking) {
+                blocks.placed(worker, &path, held, &mut booking.placed);
+            }
         }
     }
 

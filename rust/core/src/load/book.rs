@@ -96,7 +96,7 @@ impl<T: Payload> LoadBook<T> {
             block_size,
             decode_blocks: 0,
             unnamed_blocks: blocks,
-            first: None,
+            named: None,
             partner: None,
             booked: now,
             first_token: now,
@@ -113,14 +113,13 @@ impl<T: Payload> LoadBook<T> {
         };
         let unnamed = std::mem::take(&mut booking.unnamed_blocks);
         let worker = booking.worker;
-        let first = (namespace, *first);
-        let earlier = booking.first.replace(first);
         let before = self.named.blocks(worker.slot);
-        if let Some(earlier) = earlier {
-            self.named.close(id, earlier);
+        if let Some(earlier) = booking.named.take() {
+            self.named.close(earlier);
         }
         let registered = self.loads.get(worker).map(|_| worker);
-        self.named.open(id, registered, first, path);
+        let first = (namespace, *first);
+        booking.named = Some(self.named.open(registered, first, path));
         let after = self.named.blocks(worker.slot);
         if let Some(load) = self.loads.get_mut(worker) {
             load.active_blocks = load.active_blocks + after - unnamed - before;
@@ -240,8 +239,8 @@ impl<T: Payload> LoadBook<T> {
             self.pace.observe_output(generated);
         }
         let before = self.named.blocks(worker.slot);
-        if let Some(first) = booking.first {
-            self.named.close(id, first);
+        if let Some(name) = booking.named {
+            self.named.close(name);
         }
         let after = self.named.blocks(worker.slot);
         if phase == Phase::Booked

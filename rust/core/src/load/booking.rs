@@ -1,6 +1,6 @@
 //! One booking: its share of its worker's load, and its phase.
 
-use super::named::First;
+use super::named::Name;
 use super::pace::Prefill;
 use crate::ids::{BookingId, Millis, WorkerId};
 
@@ -86,7 +86,7 @@ pub(super) struct Booking<T> {
     pub block_size: u64,
     pub decode_blocks: u64,
     pub unnamed_blocks: u64,
-    pub first: Option<First>,
+    pub named: Option<Name>,
     /// In a prefill half, the booking that waits for its prompt; in a decode half, the one that it waits for.
     pub partner: Option<BookingId>,
     /// When it was sent to the worker, or when the prompt that it waited for was computed.

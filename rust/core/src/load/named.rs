@@ -5,14 +5,17 @@ use std::collections::hash_map::Entry;
 
 use crate::collections::seeded_hash::SeededHash;
 use crate::error::{Error, Result};
-use crate::ids::{BookingId, SequenceHash, WorkerId};
-use crate::owners::Owners;
+use crate::ids::{SequenceHash, WorkerId};
+use crate::owners::{Owners, Ticket};
 
 /// Distinct named blocks per worker, as many as 64 million tokens; beyond that the oldest bookings count none.
 const MOST_NAMED: usize = 1 << 22;
 
 /// The first block of a prompt, with its namespace.
 pub(super) type First = (u32, SequenceHash);
+
+/// What a booking named: its first block, and all of them as far as its worker is registered.
+pub(super) type Name = (First, Ticket);
 
 /// Blocks that bookings named.
 #[derive(Debug)]
@@ -62,20 +65,18 @@ impl Named {
     /// A booking on a worker, `None` if it is not registered any more, names its blocks.
     pub(super) fn open(
         &mut self,
-        id: BookingId,
         worker: Option<WorkerId>,
         first: First,
         path: &[SequenceHash],
-    ) {
+    ) -> Name {
         *self.firsts.entry(first).or_default() += 1;
-        if let Some(worker) = worker {
-            self.by_worker.placed(worker, id, (first.0, path), 0);
-        }
+        let place = |worker| self.by_worker.placed(worker, (first.0, path), 0);
+        (first, worker.map(place).unwrap_or_default())
     }
 
     /// A booking that had named its blocks is closed.
-    pub(super) fn close(&mut self, id: BookingId, first: First) {
-        self.by_worker.proven(id);
+    pub(super) fn close(&mut self, (first, ticket): Name) {
+        self.by_worker.proven(ticket);
         if let Entry::Occupied(mut bookings) = self.firsts.entry(first) {
             *bookings.get_mut() -= 1;
             if *bookings.get() == 0 {

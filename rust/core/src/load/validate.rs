@@ -15,7 +15,7 @@ impl<T: Payload> LoadBook<T> {
     /// [`Error::Invariant`] naming the first slot or entry that disagrees.
     pub fn validate(&self) -> Result<()> {
         self.bookings.validate(&self.loads)?;
-        let firsts = self.bookings.iter().filter_map(|(_, b)| b.first);
+        let firsts = self.bookings.iter().filter_map(|(_, b)| Some(b.named?.0));
         self.named.validate(firsts)?;
         let loads = self.loads.columns();
         let mut counted = vec![Counted::default(); loads.len()];

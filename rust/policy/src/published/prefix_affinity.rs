@@ -220,8 +220,9 @@ impl Rule for PrefixAffinity {
 
     fn settled(&mut self, view: &View<'_>, choice: Choice, _served: usize, memos: &mut Memos<'_>) {
         let row = &view.rows[choice.row];
-        self.prompts.record(view, row, memos.booking);
-        memos.keep(Memory::Prompt(memos.booking));
+        if let Some(sent) = self.prompts.record(view, row) {
+            memos.keep(Memory::Prompt(sent));
+        }
         self.forget_some(view, row);
     }
 

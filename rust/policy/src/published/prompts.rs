@@ -9,12 +9,11 @@ use std::sync::Arc;
 
 use cachelb_core::error::Result;
 use cachelb_core::ids::{Millis, WorkerId};
-use cachelb_core::load::BookingId;
-use cachelb_core::owners::{Orphaned, Owners};
+use cachelb_core::owners::{Orphaned, Owners, Ticket};
 use cachelb_core::radix_tree::{Key, PrefixOverlaps, RadixTree, Unit, Use};
 
 use crate::common::slots::ByOrder;
-use crate::rule::memo::Memory;
+use crate::rule::memo::{Memory, Sent};
 use crate::rule::parts::{Ended, State};
 use crate::rule::view::{Candidate, Content, View};
 
@@ -118,13 +117,13 @@ fn depths<U: Unit, K: Key<U> + ?Sized>(
     }
 }
 
-/// Records a key for a worker; the part it lacked waits for the first token of the booking.
+/// Records a key for a worker; the part it lacked waits for the first token.
 fn record<U: Unit + Hash, K: Key<U> + ?Sized>(
     tree: &mut RadixTree<U>,
     waiting: &mut Owners<U>,
-    (worker, booking): (WorkerId, BookingId),
+    worker: WorkerId,
     key: &K,
-) {
+) -> Ticket {
     // A registered worker is refused nothing.
     let new = tree.insert(worker, key, Use::default()).unwrap_or(0);
     let path = tree.pieces(key);
@@ -135,7 +134,7 @@ fn record<U: Unit + Hash, K: Key<U> + ?Sized>(
         held += units;
         left -= U::count(&piece[..units]);
     }
-    waiting.placed_shared(worker, booking, (key.namespace(), &path), held);
+    waiting.placed_shared(worker, (key.namespace(), &path), held)
 }
 
 impl Prompts {
@@ -159,41 +158,49 @@ impl Prompts {
         }
     }
 
-    /// The row's worker is sent the prompt of `booking`.
-    pub fn record(&mut self, view: &View<'_>, row: &Candidate, booking: BookingId) {
+    /// The row's worker is sent the prompt. `None` for a request without one.
+    pub fn record(&mut self, view: &View<'_>, row: &Candidate) -> Option<Sent> {
         self.block_size = u64::from(view.block_size);
-        let (space, sent) = (view.identity, (self.register(row), booking));
+        let (space, worker) = (view.identity, self.register(row));
         let (text, tokens, blocks) = &mut self.waiting;
-        match (view.content, view.blocks) {
+        Some(match (view.content, view.blocks) {
             (Content::Text(given), _) => {
                 let key = Within(space, &*readable(given));
-                record(&mut self.text, text, sent, &key);
+                Sent::Text(record(&mut self.text, text, worker, &key))
             }
             (Content::Tokens(given), _) => {
-                record(&mut self.tokens, tokens, sent, &Within(space, given));
+                let key = Within(space, given);
+                Sent::Tokens(record(&mut self.tokens, tokens, worker, &key))
             }
-            (Content::Hidden, Some(given)) => record(&mut self.blocks, blocks, sent, given),
-            (Content::Hidden, None) => {}
-        }
+            (Content::Hidden, Some(given)) => {
+                Sent::Blocks(record(&mut self.blocks, blocks, worker, given))
+            }
+            (Content::Hidden, None) => return None,
+        })
     }
 
-    /// `booking` failed before it was answered: the parts that only it sent to its worker are taken back.
-    pub fn failed(&mut self, booking: BookingId) {
+    /// A request failed before it was answered: the parts that only it sent to its worker are taken back.
+    pub fn failed(&mut self, sent: Sent) {
         let (text, tokens, blocks) = &mut self.waiting;
         // A worker that left was forgotten with all that it was sent.
-        if let Some(gone) = text.failed(booking) {
-            let Orphaned { worker, path, .. } = &gone;
-            let keep = u8::floor(path, gone.keep, 1);
-            let keep = u8::count(&path[..keep]) as u32;
-            let path = readable(path);
-            let key = Within(gone.namespace, &*path);
-            let _ = self.text.truncate(*worker, &key, keep);
-        }
-        for (tree, waiting) in [(&mut self.tokens, tokens), (&mut self.blocks, blocks)] {
-            if let Some(gone) = waiting.failed(booking) {
-                let key = Within(gone.namespace, &*gone.path);
-                let _ = tree.truncate(gone.worker, &key, gone.keep as u32);
+        let (tree, gone) = match sent {
+            Sent::Text(ticket) => {
+                if let Some(gone) = text.failed(ticket) {
+                    let Orphaned { worker, path, .. } = &gone;
+                    let keep = u8::floor(path, gone.keep, 1);
+                    let keep = u8::count(&path[..keep]) as u32;
+                    let path = readable(path);
+                    let key = Within(gone.namespace, &*path);
+                    let _ = self.text.truncate(*worker, &key, keep);
+                }
+                return;
             }
+            Sent::Tokens(ticket) => (&mut self.tokens, tokens.failed(ticket)),
+            Sent::Blocks(ticket) => (&mut self.blocks, blocks.failed(ticket)),
+        };
+        if let Some(gone) = gone {
+            let key = Within(gone.namespace, &*gone.path);
+            let _ = tree.truncate(gone.worker, &key, gone.keep as u32);
         }
     }
 
@@ -292,18 +299,18 @@ impl State for Prompts {
     }
 
     fn proven(&mut self, memory: &mut Memory, _first_token: Option<Millis>) {
-        let Memory::Prompt(booking) = *memory else {
-            return;
-        };
         let (text, tokens, blocks) = &mut self.waiting;
-        text.proven(booking);
-        tokens.proven(booking);
-        blocks.proven(booking);
+        match *memory {
+            Memory::Prompt(Sent::Text(ticket)) => text.proven(ticket),
+            Memory::Prompt(Sent::Tokens(ticket)) => tokens.proven(ticket),
+            Memory::Prompt(Sent::Blocks(ticket)) => blocks.proven(ticket),
+            _ => {}
+        }
     }
 
     fn ended(&mut self, memory: &mut Memory, ended: Ended) {
         match (ended, &memory) {
-            (Ended::Failed, Memory::Prompt(booking)) => self.failed(*booking),
+            (Ended::Failed, Memory::Prompt(sent)) => self.failed(*sent),
             _ => self.proven(memory, None),
         }
     }

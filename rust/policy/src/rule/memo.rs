@@ -1,6 +1,7 @@
 //! State of rules for one booking: kept with the booking, and passed back as its request goes on.
 
-use cachelb_core::ids::{BookingId, Millis, SequenceHash};
+use cachelb_core::ids::{Millis, SequenceHash};
+use cachelb_core::owners::Ticket;
 #[cfg(feature = "learned")]
 use cachelb_learned::Held;
 
@@ -27,6 +28,17 @@ pub struct Lesson {
     pub(crate) keys: Box<[(SequenceHash, u32)]>,
 }
 
+/// A prompt that its worker was sent and has not answered, in the tree of such prompts.
+#[derive(Debug, Clone, Copy)]
+pub enum Sent {
+    /// Text.
+    Text(Ticket),
+    /// Tokens.
+    Tokens(Ticket),
+    /// Hashes of blocks.
+    Blocks(Ticket),
+}
+
 /// State of one rule for one booking.
 #[derive(Debug)]
 pub enum Memory {
@@ -37,8 +49,8 @@ pub enum Memory {
     /// Features of a request whose cost is not known yet.
     #[cfg(feature = "learned")]
     Features(Held),
-    /// A prompt that its worker was sent, by its booking.
-    Prompt(BookingId),
+    /// A prompt that its worker was sent.
+    Prompt(Sent),
 }
 
 impl Memory {
@@ -69,8 +81,6 @@ pub struct Memo {
 /// Where the rules of a decision keep their state for its booking.
 #[derive(Debug)]
 pub struct Memos<'a> {
-    /// The booking.
-    pub booking: BookingId,
     /// State of all rules.
     pub list: &'a mut Vec<Memo>,
     /// Number of the rule that decided, in its pool.

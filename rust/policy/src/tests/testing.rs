@@ -70,7 +70,6 @@ pub trait Calls: Rule + Sized {
     ) {
         let mut list = Vec::new();
         let mut memos = Memos {
-            booking,
             list: &mut list,
             part: 0,
             depth: 0,

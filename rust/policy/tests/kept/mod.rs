@@ -2,15 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use cachelb_core::load::BookingId;
 use cachelb_policy::{Choice, Ended, Memo, Memos, Rule, View};
-
-pub fn booking(entry: u32) -> BookingId {
-    BookingId {
-        entry,
-        generation: 0,
-    }
-}
 
 /// State of a rule for its open bookings.
 #[derive(Default)]
@@ -34,16 +26,9 @@ impl Kept {
 }
 
 /// Calls a rule whose choice was booked, and keeps its state.
-pub fn settle(
-    rule: &mut dyn Rule,
-    view: &View<'_>,
-    choice: Choice,
-    served: usize,
-    entry: u32,
-) -> Vec<Memo> {
+pub fn settle(rule: &mut dyn Rule, view: &View<'_>, choice: Choice, served: usize) -> Vec<Memo> {
     let mut list = Vec::new();
     let mut memos = Memos {
-        booking: booking(entry),
         list: &mut list,
         part: 0,
         depth: 0,

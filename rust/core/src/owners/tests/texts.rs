@@ -24,24 +24,23 @@ impl Texts {
         }
     }
 
-    fn place(&mut self, slot: u32, id: u32, text: &str) {
+    fn place(&mut self, slot: u32, text: &str) -> [Ticket; 2] {
         let (worker, units) = (worker(slot), text.as_bytes());
         let new = self.tree.record(worker, text, None).unwrap() as usize;
         let held = u8::prefix(units, u8::count(units) - new);
         let path = self.tree.pieces(text);
-        self.owners
-            .placed_shared(worker, booking(id), (0, &path), held);
-        self.copying.placed(worker, booking(id), (0, units), held);
+        let sharing = self.owners.placed_shared(worker, (0, &path), held);
+        [sharing, self.copying.placed(worker, (0, units), held)]
     }
 
-    fn answer(&mut self, id: u32) {
-        self.owners.proven(booking(id));
-        self.copying.proven(booking(id));
+    fn answer(&mut self, [sharing, copying]: [Ticket; 2]) {
+        self.owners.proven(sharing);
+        self.copying.proven(copying);
     }
 
-    fn fail(&mut self, id: u32) {
-        let gone = self.owners.failed(booking(id));
-        assert_eq!(gone, self.copying.failed(booking(id)));
+    fn fail(&mut self, [sharing, copying]: [Ticket; 2]) {
+        let gone = self.owners.failed(sharing);
+        assert_eq!(gone, self.copying.failed(copying));
         if let Some(gone) = gone {
             let keep = u8::floor(&gone.path, gone.keep, 1);
             let keep = u8::count(&gone.path[..keep]) as u32;
@@ -68,19 +67,20 @@ impl Texts {
 fn what_a_tree_keeps_is_counted_there_alone() {
     let mut texts = Texts::new();
     let long = "text ".repeat(8_000);
-    for (slot, id) in [(0, 0), (1, 1), (0, 2)] {
-        texts.place(slot, id, &long);
+    let tickets = [0, 1, 0].map(|slot| {
+        let tickets = texts.place(slot, &long);
         assert_eq!(texts.owners.units_bytes(), 0);
-    }
+        tickets
+    });
     assert!(texts.owners.slots[0].stretches().count() > 1);
     // The tree copies the halves of a label that it splits: the first is taken over, the second counted per worker.
     let other = format!("{}!", &long[..12_000]);
-    texts.place(0, 3, &other);
-    texts.place(1, 4, &other);
+    texts.place(0, &other);
+    texts.place(1, &other);
     let rest = (1 << 14) - 12_000;
     assert_eq!(texts.owners.units_bytes(), 2 * (rest + ALLOCATION));
-    for id in 0..3 {
-        texts.answer(id);
+    for tickets in tickets {
+        texts.answer(tickets);
     }
     assert_eq!(texts.owners.units_bytes(), 0);
     for slot in 0..2 {
@@ -100,24 +100,24 @@ proptest! {
         let letters = ['é', if alike { 'è' } else { '日' }, '😀'];
         let mut texts = Texts::new();
         let mut ledger = Ledger::new();
-        let mut open: Vec<u32> = Vec::new();
+        let mut open: Vec<(u64, [Ticket; 2])> = Vec::new();
         for (id, op) in (0..).zip(ops) {
             match op {
                 Op::Place(slot, path, _) => {
                     let path: Vec<char> = path.iter().map(|at| letters[*at as usize]).collect();
-                    texts.place(slot, id, &path.iter().collect::<String>());
-                    ledger.place(u64::from(id), slot, &path);
-                    open.push(id);
+                    let tickets = texts.place(slot, &path.iter().collect::<String>());
+                    ledger.place(id, slot, &path);
+                    open.push((id, tickets));
                 }
                 Op::Answer(at) if !open.is_empty() => {
-                    let id = open.swap_remove(at % open.len());
-                    texts.answer(id);
-                    ledger.answer(u64::from(id));
+                    let (id, tickets) = open.swap_remove(at % open.len());
+                    texts.answer(tickets);
+                    ledger.answer(id);
                 }
                 Op::Fail(at) if !open.is_empty() => {
-                    let id = open.swap_remove(at % open.len());
-                    texts.fail(id);
-                    ledger.fail(u64::from(id));
+                    let (id, tickets) = open.swap_remove(at % open.len());
+                    texts.fail(tickets);
+                    ledger.fail(id);
                 }
                 Op::Evict(slot, at) => {
                     let held = texts.tree.count(worker(slot)).unwrap();
@@ -129,7 +129,7 @@ proptest! {
                     texts.forget(slot);
                     ledger.forget(slot);
                 }
-                Op::Answer(_) | Op::Fail(_) => {}
+                Op::Answer(_) | Op::Fail(_) | Op::Again(_) => {}
             }
             texts.tree.validate().unwrap();
             if !alike {

@@ -2,6 +2,7 @@ use cachelb_core::ids::SequenceHash;
 use cachelb_core::load::{Known, Pace};
 
 use super::*;
+use crate::rule::parts::Ended;
 use crate::rule::view::Content;
 use crate::testing::{Calls, GATE, NAMES, booking, row};
 
@@ -282,9 +283,9 @@ fn a_failed_prompt_is_taken_back_from_every_tree() {
         for (view, id) in [(&first, 0), (&second, 1)] {
             rule.settle(view, Choice::cold(0, Reason::Cold), booking(id));
         }
-        rule.prompts.failed(booking(0));
+        rule.ended(booking(0), Ended::Failed);
         assert_eq!(rule.prompts.size(&scene.rows[0]), left);
-        rule.prompts.failed(booking(1));
+        rule.ended(booking(1), Ended::Failed);
         assert_eq!(rule.prompts.size(&scene.rows[0]), 0);
         rule.validate().unwrap();
     }

@@ -109,12 +109,12 @@ impl Insert<'_> {
         while left > 0 {
             let run = held.shape.blocks.run(last);
             let base = held.nodes[run].own.base;
-            let here = (last - base + 1).min(left);
+            let end = last - base + 1;
+            let here = end.min(left);
             let first = last + 1 - here;
-            let count = |lane| held.nodes.covered(run, lane);
-            let arrived = count(speculative)
-                .min(count(self.lane))
-                .min(last - base + 1);
+            let covered = |lane| held.nodes.covered(run, lane);
+            debug_assert!(covered(self.lane) >= end, "the lane holds what arrived");
+            let arrived = covered(speculative).min(end);
             let above = held.chains().before(first);
             held.withdraw(speculative, first, arrived.saturating_sub(first - base));
             left -= here;

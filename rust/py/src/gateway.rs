@@ -14,7 +14,7 @@ use crate::args::{Items, number};
 use crate::options::read::{NOT_NEGATIVE, Options as Given};
 use crate::router::NativeRouter;
 use crate::serving::{
-    Addresses, Certificate, Service, Shared, count, exposed_headers, names, seconds,
+    Addresses, Certificate, RouterHost, Service, count, exposed_headers, names, seconds,
     server_methods, time, tls,
 };
 
@@ -30,7 +30,7 @@ type Times = (Vec<u64>, f64);
 #[pyclass(frozen, module = "cachelb._core")]
 #[derive(Debug)]
 pub struct NativeGateway {
-    service: Service<Started<Shared>>,
+    service: Service<Started<RouterHost>>,
     options: Options,
 }
 

@@ -37,7 +37,8 @@ pub trait Host: Send + Sync + 'static {
     /// # Errors
     ///
     /// A [`Refusal`], which is sent to the client and counted.
-    fn pick(&self, asked: Asked) -> impl Future<Output = Result<Picked, Refusal>> + Send;
+    fn pick(self: &Arc<Self>, asked: Asked)
+    -> impl Future<Output = Result<Picked, Refusal>> + Send;
 
     /// Returns the keys of the workers.
     fn workers(&self) -> Vec<Arc<str>>;
@@ -66,10 +67,10 @@ pub trait Host: Send + Sync + 'static {
 /// # Panics
 ///
 /// Outside of the server's thread, as it has the runtime.
-pub async fn off_thread<T: Send + 'static, E: From<Refusal> + Send + 'static>(
-    pick: impl FnOnce() -> Result<T, E> + Send + 'static,
-) -> Result<T, E> {
-    (task::spawn_blocking(pick).await).unwrap_or_else(|_| Err(Refusal::failed().into()))
+pub async fn off_thread<T: Send + 'static>(
+    pick: impl FnOnce() -> Result<T, Refusal> + Send + 'static,
+) -> Result<T, Refusal> {
+    (task::spawn_blocking(pick).await).unwrap_or_else(|_| Err(Refusal::failed()))
 }
 
 /// A request to pick for.

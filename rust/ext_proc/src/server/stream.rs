@@ -152,7 +152,7 @@ impl<H: Host> Stream<H> {
                     }
                 }
                 Step::Ask(question) => {
-                    let (picked, rewritten) = ask(&*self.host, *question).await;
+                    let (picked, rewritten) = ask(&self.host, *question).await;
                     self.exchange.answered(picked, rewritten);
                 }
                 Step::Move(moving) => {
@@ -179,7 +179,10 @@ impl<H: Host> Stream<H> {
 }
 
 /// Makes the body, which takes as long as reading it, and gets a pick.
-async fn ask<H: Host>(host: &H, question: Question) -> (Result<Picked, Refusal>, Option<Bytes>) {
+async fn ask<H: Host>(
+    host: &Arc<H>,
+    question: Question,
+) -> (Result<Picked, Refusal>, Option<Bytes>) {
     let prepared = if question.is_long() {
         task::spawn_blocking(|| question.prepare()).await
     } else {

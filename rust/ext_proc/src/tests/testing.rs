@@ -105,7 +105,7 @@ impl Fake {
 }
 
 impl Host for Fake {
-    async fn pick(&self, asked: Asked) -> Result<Picked, Refusal> {
+    async fn pick(self: &Arc<Self>, asked: Asked) -> Result<Picked, Refusal> {
         if asked.headers.get("x-do") == Some("wait") {
             tokio::time::sleep(Duration::from_secs(600)).await;
         }

@@ -53,26 +53,22 @@ pub struct Held {
 /// An admission, and how a request takes part in it.
 pub type Entrance<'a> = Option<(&'a Arc<Door>, &'a Way)>;
 
-/// Why no worker is picked.
+/// A request that waits; after that time it is to look again, whether it is called or not.
+pub type Waiting = (Held, Option<Duration>);
+
+/// The result of a try, unless it is a refusal.
 #[derive(Debug)]
-pub enum Stop {
-    Refused(Refusal),
-    /// The request waits; after that time it is to look again, whether it is called or not.
-    Waits(Held, Option<Duration>),
+pub enum Came<T> {
+    Picked(T),
+    Waits(Waiting),
 }
 
-impl From<Refusal> for Stop {
-    fn from(refusal: Refusal) -> Self {
-        Self::Refused(refusal)
-    }
-}
-
-impl From<Stop> for Refusal {
-    /// Refusal for a selection without an entry, which waits nowhere.
-    fn from(stop: Stop) -> Self {
-        match stop {
-            Stop::Refused(refusal) => refusal,
-            Stop::Waits(..) => Self::failed(),
+impl<T> Came<T> {
+    /// The pick for a request that waits nowhere.
+    pub fn now(self) -> Result<T, Refusal> {
+        match self {
+            Self::Picked(picked) => Ok(picked),
+            Self::Waits(..) => Err(Refusal::failed()),
         }
     }
 }
@@ -107,7 +103,7 @@ impl Door {
     /// Picks for a request by `tried`, once it is its turn.
     pub async fn admit<F>(self: &Arc<Self>, tried: impl Fn(Way) -> F) -> Result<Picked, Refusal>
     where
-        F: Future<Output = Result<Picked, Stop>>,
+        F: Future<Output = Result<Came<Picked>, Refusal>>,
     {
         let turn = Arc::new(Turn::default());
         let end = self.wait.map(|wait| Instant::now() + wait);
@@ -116,12 +112,11 @@ impl Door {
         } else {
             Way::Hold(self.newcomer(Waker::from(Arc::clone(&turn))))
         };
-        let mut came = tried(way).await;
+        let mut came = tried(way).await?;
         loop {
             let (mut held, again) = match came {
-                Ok(picked) => return Ok(picked),
-                Err(Stop::Refused(refusal)) => return Err(refusal),
-                Err(Stop::Waits(held, again)) => (held, again.map(|again| Instant::now() + again)),
+                Came::Picked(picked) => return Ok(picked),
+                Came::Waits((held, again)) => (held, again.map(|again| Instant::now() + again)),
             };
             let called = turn.0.notified();
             match end.into_iter().chain(again).min() {
@@ -133,9 +128,9 @@ impl Door {
                 self.call_next(true);
             }
             let is_last = end.is_some_and(|end| end <= now);
-            let ticket = held.ticket;
-            came = tried(Way::Again(ticket, is_last)).await;
-            held.is_over = !matches!(came, Err(Stop::Refused(_)));
+            let found = tried(Way::Again(held.ticket, is_last)).await;
+            held.is_over = found.is_ok();
+            came = found?;
         }
     }
 
@@ -160,13 +155,13 @@ impl Door {
     }
 
     /// The request waits by `ticket`, and looks again after so many milliseconds.
-    pub fn waits(self: &Arc<Self>, ticket: Ticket, again_ms: Option<u64>) -> Stop {
+    pub fn waits(self: &Arc<Self>, ticket: Ticket, again_ms: Option<u64>) -> Waiting {
         let held = Held {
             door: Arc::clone(self),
             ticket,
             is_over: false,
         };
-        Stop::Waits(held, again_ms.map(Duration::from_millis))
+        (held, again_ms.map(Duration::from_millis))
     }
 }
 

@@ -6,17 +6,18 @@ use std::time::Duration;
 
 use cachelb::selector::{Eligibility, Ending, Role, Usage as Counts, Wanted, Way};
 use cachelb_serving::{
-    Asked, Booked, Host, LARGE_BODY_BYTES, Moved, Picked, Refusal, Usage, off_thread,
+    Asked, Booked, Host, Known, LARGE_BODY_BYTES, Moved, Picked, Query, Refusal, Selected,
+    Selecting, Usage, off_thread, pick,
 };
 use pyo3::prelude::*;
 use tokio::sync::Semaphore;
 
-use super::addresses::{Addresses, Known};
-use super::door::{Door, Entrance, Stop};
+use super::addresses::Addresses;
+use super::door::{Came, Door, Entrance};
 use super::gate;
 use super::interpreted::Interpreted;
+use super::load::{Chosen, Load};
 use super::native::{failed, natively};
-use super::picking::{Chosen, Query, Selecting, pick};
 use crate::arguments::MAX_TOKENS;
 use crate::decision::{Lease, Owner, header_pairs};
 use crate::router::NativeRouter;
@@ -96,13 +97,13 @@ impl RouterHost {
         asked.body.is_some() && self.router.get().bodies.renders()
     }
 
-    fn selecting<R, E: From<Refusal>>(
+    fn selecting<R>(
         &self,
         way: By,
         asked: &Asked,
-        again: bool,
-        work: impl FnOnce(&Known, &mut dyn Selecting) -> Result<R, E>,
-    ) -> Result<R, E> {
+        entry: Entrance<'_>,
+        work: impl FnOnce(&Known, &mut dyn Selecting<Load = Load>) -> Selected<R>,
+    ) -> Result<Came<R>, Refusal> {
         let registered = self.registered();
         let known = self
             .addresses
@@ -116,7 +117,7 @@ impl RouterHost {
                     &self.owner,
                     &registered,
                     asked,
-                    again,
+                    entry,
                     |natively| work(&known, natively),
                 )
             }
@@ -124,38 +125,50 @@ impl RouterHost {
                 let router = self.router.bind(py).clone();
                 let mut interpreted =
                     Interpreted::new(router, asked).map_err(|error| failed(&error))?;
-                work(&known, &mut interpreted)
+                let picked = work(&known, &mut interpreted)?;
+                picked.map(Came::Picked).ok_or_else(Refusal::failed)
             }),
         }
     }
 
     fn picked(self: &Arc<Self>, way: By, asked: Asked) -> Result<Picked, Refusal> {
-        self.tried(way, asked, None).map_err(Refusal::from)
+        self.tried(way, asked, None)?.now()
     }
 
     /// A try of a request to pass the `door`.
-    fn came(self: &Arc<Self>, door: &Arc<Door>, asked: Asked, entry: &Way) -> Result<Picked, Stop> {
+    fn came(
+        self: &Arc<Self>,
+        door: &Arc<Door>,
+        asked: Asked,
+        entry: &Way,
+    ) -> Result<Came<Picked>, Refusal> {
         let came = self.tried(By::Native, asked, Some((door, entry)));
-        if matches!(entry, Way::Again(..)) || matches!(came, Err(Stop::Waits(..))) {
+        if matches!(entry, Way::Again(..)) || matches!(came, Ok(Came::Waits(..))) {
             door.call_next(false);
         }
         came
     }
 
-    fn tried(self: &Arc<Self>, way: By, asked: Asked, entry: Entrance<'_>) -> Result<Picked, Stop> {
-        let again = matches!(entry, Some((_, Way::Again(..))));
-        let found = self.selecting(way, &asked, again, |known, selecting| {
-            let known = (known, way == By::Interpreted);
-            pick(self.router.get(), selecting, &asked, known, entry)
-        });
-        let (endpoints, chosen) = found?;
+    fn tried(
+        self: &Arc<Self>,
+        way: By,
+        asked: Asked,
+        entry: Entrance<'_>,
+    ) -> Result<Came<Picked>, Refusal> {
+        let came = self.selecting(way, &asked, entry, |known, selecting| {
+            pick(selecting, &asked, (known, way == By::Interpreted))
+        })?;
+        let (endpoints, chosen) = match came {
+            Came::Picked(picked) => picked,
+            Came::Waits(waiting) => return Ok(Came::Waits(waiting)),
+        };
         let booking = Booking {
             host: Arc::clone(self),
             endpoint: endpoints.first().cloned().unwrap_or_default(),
             asked,
             chosen,
         };
-        Ok(Picked::new(endpoints, Box::new(booking)))
+        Ok(Came::Picked(Picked::new(endpoints, Box::new(booking))))
     }
 
     /// The worker at an address.
@@ -173,7 +186,6 @@ impl RouterHost {
             exclude: &[],
             dry_run: false,
             pinned: self.router.get().customs.decides(Wanted::Whole),
-            entry: None,
         };
         // With one candidate a policy has nothing to choose, but a rendered prompt is rendered again.
         let way = if self.renders(asked) {
@@ -181,8 +193,8 @@ impl RouterHost {
         } else {
             By::Native
         };
-        let selected = self.selecting(way, asked, false, |_, selecting| selecting.select(query));
-        selected.map_err(Refusal::from)
+        self.selecting(way, asked, None, |_, selecting| selecting.select(query))?
+            .now()
     }
 }
 
@@ -307,13 +319,9 @@ impl Booked for Booking {
     }
 }
 
-/// The host of one server.
-#[derive(Debug, Clone)]
-pub struct Shared(pub Arc<RouterHost>);
-
-impl Host for Shared {
-    async fn pick(&self, asked: Asked) -> Result<Picked, Refusal> {
-        let host = Arc::clone(&self.0);
+impl Host for RouterHost {
+    async fn pick(self: &Arc<Self>, asked: Asked) -> Result<Picked, Refusal> {
+        let host = Arc::clone(self);
         if host.way(&asked) == By::Interpreted {
             let (interpreter, patience) = (Arc::clone(&host.interpreter), host.patience);
             let (own, request) = (Arc::clone(&host), asked.clone());
@@ -356,7 +364,7 @@ impl Host for Shared {
     }
 
     fn workers(&self) -> Vec<Arc<str>> {
-        let registered = self.0.registered();
+        let registered = self.registered();
         registered
             .workers()
             .map(|seat| Arc::clone(&seat.key))
@@ -364,16 +372,16 @@ impl Host for Shared {
     }
 
     fn version(&self) -> u64 {
-        self.0.registered().version()
+        self.registered().version()
     }
 
     fn target(&self, key: &str) -> Option<Arc<str>> {
-        let registered = self.0.registered();
+        let registered = self.registered();
         registered.worker(key).map(|seat| Arc::clone(&seat.raw))
     }
 
     fn schedulable(&self) -> usize {
-        let (registered, engine) = (self.0.registered(), &self.0.router.get().engine);
+        let (registered, engine) = (self.registered(), &self.router.get().engine);
         let now = engine.any_now();
         let _inside = gate::enter();
         engine.held(|selector| {
@@ -391,11 +399,11 @@ impl Host for Shared {
     }
 
     fn set_health(&self, worker: &str, is_healthy: bool) {
-        let registered = self.0.registered();
+        let registered = self.registered();
         let Some(seat) = registered.worker(worker) else {
             return;
         };
-        let (names, engine) = (seat.names(), &self.0.router.get().engine);
+        let (names, engine) = (seat.names(), &self.router.get().engine);
         let _inside = gate::enter();
         let marked = engine.caught(|selector| {
             for name in &names {

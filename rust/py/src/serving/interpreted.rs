@@ -4,14 +4,13 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use cachelb::selector::Eligibility;
-use cachelb_serving::{Asked, Refusal};
+use cachelb_serving::{Asked, Query, RETRY_AFTER_S, Refusal, Selected, Selecting};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PyString};
 
-use super::door::Stop;
+use super::load::{Chosen, Load, inflight};
 use super::native::failed;
-use super::picking::{Chosen, Load, Query, RETRY_AFTER_S, Selecting};
 use crate::arguments::Call;
 use crate::decision::{Attempt, Owner as _};
 use crate::error::classes::{BodyError, NoWorkerAvailable};
@@ -44,7 +43,9 @@ impl<'py> Interpreted<'py> {
 }
 
 impl Selecting for Interpreted<'_> {
-    fn select(&mut self, query: Query<'_>) -> Result<Chosen, Stop> {
+    type Load = Load;
+
+    fn select(&mut self, query: Query<'_>) -> Selected<Chosen> {
         let py = self.router.py();
         let keys = |keys: &mut dyn Iterator<Item = &Arc<str>>| {
             let keys: Vec<&str> = keys.map(|key| &**key).collect();
@@ -70,7 +71,7 @@ impl Selecting for Interpreted<'_> {
             self.router.get().fleet.get(),
         );
         let Attempt { lease, key, .. } = decision.attempt;
-        Ok(Chosen {
+        Ok(Some(Chosen {
             model: fleet.model(pick.pool).unwrap_or_default(),
             key,
             rank,
@@ -79,11 +80,19 @@ impl Selecting for Interpreted<'_> {
                 reason: pick.reason,
                 matched_tokens: pick.matched_tokens,
             }),
-        })
+        }))
     }
 
     fn set_model(&mut self, model: &str) {
         self.call.model = Some(PyString::new(self.router.py(), model).unbind());
+    }
+
+    fn models(&self) -> Vec<String> {
+        self.router.get().fleet.get().models()
+    }
+
+    fn inflight(&self, chosen: &Chosen) -> u64 {
+        inflight(self.router.get(), chosen)
     }
 }
 

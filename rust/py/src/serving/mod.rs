@@ -9,8 +9,8 @@ mod door;
 mod gate;
 mod host;
 mod interpreted;
+mod load;
 mod native;
-mod picking;
 mod service;
 
 use std::time::Duration;
@@ -21,7 +21,7 @@ use pyo3::prelude::*;
 
 pub use self::addresses::Addresses;
 pub use self::gate::fork_gate;
-pub use self::host::Shared;
+pub use self::host::RouterHost;
 pub use self::service::Service;
 use crate::args::texts;
 use crate::options::read::{ABOVE_ZERO, Options};

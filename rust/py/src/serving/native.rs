@@ -2,15 +2,15 @@
 
 use std::sync::Arc;
 
-use cachelb::selector::{Eligibility, Hints, Offer, Offers, Passed, Request, Selector};
+use cachelb::selector::{Eligibility, Hints, Offer, Offers, Passed, Request, Selector, Way};
 use cachelb_core::Error;
 use cachelb_core::ids::Millis;
 use cachelb_policy::Reason;
-use cachelb_serving::{Asked, Refusal};
+use cachelb_serving::{Asked, Query, RETRY_AFTER_S, Refusal, Selected, Selecting};
 use pyo3::PyErr;
 
-use super::door::Stop;
-use super::picking::{Chosen, Load, Query, RETRY_AFTER_S, Selecting};
+use super::door::{Came, Entrance, Waiting};
+use super::load::{Chosen, Load, inflight};
 use crate::body::Read;
 use crate::decision::{Lease, Owner};
 use crate::error::body_text;
@@ -33,17 +33,21 @@ pub struct Natively<'a> {
     scratch: &'a mut Scratch,
     /// The request as read for a selection before, and whether that was a dry run.
     ready: Option<(Ready, bool)>,
+    /// The admission that it passes.
+    entry: Entrance<'a>,
+    waits: Option<Waiting>,
 }
 
-/// Reads the request, then has `pick` select for it. One that was read before, as it waited, is not counted `again`.
-pub fn natively<R, E: From<Refusal>>(
+/// Reads the request, then has `pick` select for it. One that was read before, as it waited, is not counted again.
+pub fn natively<R>(
     router: &NativeRouter,
     owner: &Arc<dyn Owner>,
     registered: &Arc<Registered>,
     asked: &Asked,
-    again: bool,
-    pick: impl FnOnce(&mut Natively<'_>) -> Result<R, E>,
-) -> Result<R, E> {
+    entry: Entrance<'_>,
+    pick: impl FnOnce(&mut Natively<'_>) -> Selected<R>,
+) -> Result<Came<R>, Refusal> {
+    let again = matches!(entry, Some((_, Way::Again(..))));
     with_detached_scratch(|scratch| {
         let headers = asked.headers.iter();
         let body = asked.body.as_deref();
@@ -61,7 +65,7 @@ pub fn natively<R, E: From<Refusal>>(
         }
         let mut hints = Hints::of(Some(&read));
         hints.model = asked.model.as_deref().or(hints.model);
-        let found = pick(&mut Natively {
+        let mut natively = Natively {
             router,
             owner,
             registered,
@@ -70,9 +74,14 @@ pub fn natively<R, E: From<Refusal>>(
             hints,
             scratch,
             ready: None,
-        });
+            entry,
+            waits: None,
+        };
+        let picked = pick(&mut natively);
+        let waits = natively.waits;
         scratch.room.take_back(&mut Some(read));
-        found
+        let came = picked?.map(Came::Picked).or(waits.map(Came::Waits));
+        came.ok_or_else(Refusal::failed)
     })
 }
 
@@ -138,7 +147,9 @@ fn limit(candidates: &mut Offers, query: Query<'_>) {
 }
 
 impl Selecting for Natively<'_> {
-    fn select(&mut self, query: Query<'_>) -> Result<Chosen, Stop> {
+    type Load = Load;
+
+    fn select(&mut self, query: Query<'_>) -> Selected<Chosen> {
         let fleet = self.router.fleet.get();
         let engine = &fleet.engine;
         let begun = engine.begin(query.dry_run);
@@ -157,56 +168,56 @@ impl Selecting for Natively<'_> {
             pinned: first(&candidates).filter(|_| query.pinned),
             ..ready.request(&hints, &[], self.scratch)
         };
-        let step = |selector: &mut Selector| match query.entry {
-            Some((door, entry)) => {
-                door.pass(entry, self.asked, selector, &mut candidates, &request)
-            }
-            None if query.dry_run => selector.peek(&mut candidates, &request).map(Passed::Picked),
+        let step = |selector: &mut Selector| match self.entry {
+            _ if query.dry_run => selector.peek(&mut candidates, &request).map(Passed::Picked),
+            Some((door, way)) => door.pass(way, self.asked, selector, &mut candidates, &request),
             None => selector
                 .select(&mut candidates, &request)
                 .map(Passed::Picked),
         };
         let found = match engine.caught(step) {
-            Ok(Ok(Passed::Picked(found))) => Ok(found),
-            Ok(Ok(Passed::Waits { ticket, again_ms })) => match query.entry {
-                Some((door, _)) => Err(door.waits(ticket, again_ms)),
-                None => Err(Refusal::failed().into()),
-            },
-            Ok(Err(error)) => Err(refusal(&error, &candidates).into()),
-            Err(error) => Err(failed(&error).into()),
+            Ok(Ok(Passed::Picked(found))) => Ok(Some(found)),
+            Ok(Ok(Passed::Waits { ticket, again_ms })) => {
+                self.waits = self.entry.map(|(door, _)| door.waits(ticket, again_ms));
+                Ok(None)
+            }
+            Ok(Err(error)) => Err(refusal(&error, &candidates)),
+            Err(error) => Err(failed(&error)),
         };
         let chosen = found.map(|found| {
-            let seat = self.registered.worker_of(found.offer);
-            let lease = |booking| {
-                let (engine, owner) = (Arc::clone(engine), Arc::clone(self.owner));
-                let worker = (&*seat.key, candidates[found.offer].rank);
-                Lease::new(
-                    engine,
-                    owner,
-                    ready.client.clone(),
-                    ready.number,
-                    Some(booking),
-                    worker,
-                )
-            };
-            Chosen {
-                model: self
-                    .registered
-                    .model(found.pool)
-                    .unwrap_or_default()
-                    .to_owned(),
-                key: Arc::clone(&seat.key),
-                rank: candidates[found.offer].rank,
-                load: found.booking.map(|booking| Load {
-                    lease: lease(booking),
-                    reason: found.reason,
-                    matched_tokens: found.matched_tokens,
-                }),
-            }
+            found.map(|found| {
+                let seat = self.registered.worker_of(found.offer);
+                let lease = |booking| {
+                    let (engine, owner) = (Arc::clone(engine), Arc::clone(self.owner));
+                    let worker = (&*seat.key, candidates[found.offer].rank);
+                    Lease::new(
+                        engine,
+                        owner,
+                        ready.client.clone(),
+                        ready.number,
+                        Some(booking),
+                        worker,
+                    )
+                };
+                Chosen {
+                    model: self
+                        .registered
+                        .model(found.pool)
+                        .unwrap_or_default()
+                        .to_owned(),
+                    key: Arc::clone(&seat.key),
+                    rank: candidates[found.offer].rank,
+                    load: found.booking.map(|booking| Load {
+                        lease: lease(booking),
+                        reason: found.reason,
+                        matched_tokens: found.matched_tokens,
+                    }),
+                }
+            })
         });
         fleet.registry.roster.give_back(candidates);
         self.ready = Some((ready, query.dry_run));
-        if chosen.is_ok() {
+        if let Ok(Some(_)) = chosen {
             engine.selected(begun);
         }
         chosen
@@ -216,5 +227,13 @@ impl Selecting for Natively<'_> {
         let known = self.registered.models.get_key_value(model);
         self.hints.model = known.map(|(name, _)| name.as_str());
         self.ready = None;
+    }
+
+    fn models(&self) -> Vec<String> {
+        self.router.fleet.get().models()
+    }
+
+    fn inflight(&self, chosen: &Chosen) -> u64 {
+        inflight(self.router, chosen)
     }
 }

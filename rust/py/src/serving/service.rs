@@ -9,7 +9,7 @@ use pyo3::types::{IntoPyDict, PyDict};
 
 use super::addresses::Addresses;
 use super::door::Door;
-use super::host::{RouterHost, Shared};
+use super::host::RouterHost;
 use super::seconds;
 use crate::engine::lock;
 use crate::options::read::{ABOVE_ZERO, Options};
@@ -58,7 +58,7 @@ impl<S: Send + Sync> Service<S> {
     pub fn start(
         &self,
         py: Python<'_>,
-        start: impl FnOnce(Arc<Shared>) -> Result<S, StartError> + Send,
+        start: impl FnOnce(Arc<RouterHost>) -> Result<S, StartError> + Send,
     ) -> PyResult<Arc<S>> {
         let name = self.name;
         if self.pid != std::process::id() {
@@ -72,7 +72,7 @@ impl<S: Send + Sync> Service<S> {
                 let text = format!("{name} starts once: make another one");
                 return Err(PyRuntimeError::new_err(text));
             }
-            let server = start(Arc::new(Shared(Arc::clone(&self.host))));
+            let server = start(Arc::clone(&self.host));
             let server = Arc::new(server.map_err(|error| match error {
                 StartError::Tls(_) => PyValueError::new_err(error.to_string()),
                 _ => PyRuntimeError::new_err(error.to_string()),

@@ -70,127 +70,71 @@ def test_defaults_given_by_name_are_what_a_policy_has_without(policy: type[Built
     assert picks[0] == picks[1]
 
 
-NAN = float("nan")
-WRONG_TYPE: dict[str, dict[str, list[Any]]] = {
-    "cache-aware": {"block_size": [True, 16.0], "cache_threshold": ["0.3"], "matcher": [1]},
-    "prefix-cache": {"gate": [1], "hash_seed": ["x"]},
-    "overlap-cost": {"overlap_score_credit_decay": ["fast"]},
-    "least-expected-wait": {"cache_aware": ["yes"]},
-    "prefill-times-batch": {"crowding": ["1"]},
-    "queue-over-throughput": {"throughput": ["fast", {1: 1}]},
-    "estimated-ttft": {"prefill": [16.5]},
-    "kv-aware": {"enable_speculative": [1], "speculative_ttl_ms": [1.5], "credits": [0.5]},
-    "rendezvous": {"bounded": [1], "epsilon": [None]},
-    "consistent-hash": {"vnodes": [1.5], "epsilon": ["0.25"]},
-    "prefix-hash": {"balance_abs_threshold": ["auto"], "cache_boundaries": [512, [512.0], "512"]},
-    "length-bucket": {"l_max": [4096.0]},
-    "boundary-learning": {"max_routes": [1.5], "multi_depth": [1]},
-    "learned": {"theta": [1.5], "fallback": [7], "guards": [1]},
-    "session": {"mode": [None], "hard": [1], "base": [5]},
-    "random": {"key": ["url"]},
+NAN, INF = float("nan"), float("inf")
+OF_NO_TYPE: dict[str, list[tuple[type[Exception], list[Any]]]] = {
+    "bool": [(TypeError, [1, "1"])],
+    "int": [(TypeError, [True, 1.5, "1"]), (ValueError, [-1, 2**64])],
+    "float": [(TypeError, [True, "1"]), (ValueError, [-1, NAN])],
+    "Literal": [(TypeError, [True]), (ValueError, ["nonsense"])],
+    "PolicyName": [(TypeError, [7])],
+    "Mapping": [(TypeError, [True, "1", [0.5]])],
+    "Sequence": [(TypeError, [True, 512])],
+    "Key": [(TypeError, ["url"])],
+    "Clock": [(TypeError, [5])],
 }
-WRONG_VALUE: dict[str, dict[str, list[Any]]] = {
-    "cache-aware": {
-        "block_size": [1025],
-        "cache_threshold": [1.1],
-        "load_factor": [NAN],
-        "ttl_s": [0],
-        "balance_abs_threshold": ["fast", -1],
-        "seed": [-1],
-    },
-    "prefix-cache": {"tau": [1.5], "max_blocks_per_worker": [0], "ttl_s": [-1], "block_size": [0]},
-    "prefix-cache-and-load": {"imbalance_threshold": [-1], "k": [float("inf")], "scope": ["world"]},
-    "overlap-cost": {
-        "overlap_score_credit": [-1],
-        "prefill_load_scale": [NAN],
-        "decode_active_request_weight": [-1],
-        "host_cache_hit_weight": [-1],
-        "disk_cache_hit_weight": [-1],
-        "shared_cache_multiplier": [-1],
-        "router_temperature": [-1],
-        "router_predicted_ttl_secs": [0],
-    },
-    "sticky-until-saturated": {
-        "affinity_threshold": [2],
-        "min_matched_tokens": [0],
-        "exploration_probability": [-0.1],
-        "max_ttft_penalty_ms": [-1],
-        "peak_prefill_throughput": [0],
-    },
-    "least-expected-wait": {"kv_pressure_weight": [-1], "max_waiting_requests": [-1]},
-    "prefill-times-batch": {"crowding": [-1.0]},
+"""Values that no option takes whose declared type begins so, by their error."""
+
+
+@pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES)
+def test_a_value_of_another_type_is_refused_by_the_name_of_its_option(policy: type[BuiltinPolicy]) -> None:
+    for name, kind, *_ in policy.keywords().values():
+        (first,) = re.findall(r"^\w+", kind)
+        for error, values in OF_NO_TYPE.get(first, []):
+            for value in values:
+                with pytest.raises(error, match=rf"\b{name}\b"):
+                    policy(**{name: value})
+        if first in OF_NO_TYPE and first not in {"Key", "Clock"} and "None" not in kind:
+            with pytest.raises(TypeError, match=rf"\b{name}\b"):
+                policy(**{name: None})
+
+
+OUT_OF_RANGE: dict[str, dict[str, list[Any]]] = {
+    "cache-aware": {"block_size": [1025], "cache_threshold": [1.1], "ttl_s": [0], "balance_abs_threshold": [-1]},
+    "prefix-cache": {"tau": [1.5], "max_blocks_per_worker": [0], "block_size": [0]},
+    "prefix-cache-and-load": {"k": [INF]},
+    "overlap-cost": {"router_predicted_ttl_secs": [0]},
+    "sticky-until-saturated": {"affinity_threshold": [2], "min_matched_tokens": [0], "peak_prefill_throughput": [0]},
     "queue-over-throughput": {"throughput": [0]},
-    "estimated-ttft": {
-        "prefill": ["abc"],
-        "transfer_ms_per_token": [-1],
-        "kvcache_balancing_threshold": [-1],
-        "ttft_slo_ms": [0],
-        "tbt_slo_ms": [0],
-        "on_slo": ["drop"],
-    },
-    "kv-aware": {
-        "scoring": ["best"],
-        "speculative_ttl_ms": [0],
-        "router_temperature": [-1],
-        "continuation": ["both"],
-    },
-    "least-loaded": {"load": ["cpu"]},
+    "estimated-ttft": {"prefill": ["abc"], "ttft_slo_ms": [0], "tbt_slo_ms": [0]},
+    "kv-aware": {"speculative_ttl_ms": [0]},
     "power-of-two": {"choices": [0]},
-    "round-robin": {"start": ["last"]},
     "random": {"booking_ttl_s": [0]},
-    "rendezvous": {"epsilon": [-0.1], "prefix_token_count": [0]},
-    "consistent-hash": {"vnodes": [0, 10_001], "epsilon": [NAN]},
-    "prefix-hash": {
-        "load_factor": [0.9],
-        "balance_abs_threshold": [-1],
-        "hash_seed": [-1],
-    },
-    "length-bucket": {
-        "l_max": [0],
-        "balance_abs_threshold": [-1],
-        "balance_rel_threshold": [0.99],
-        "bucket_adjust_interval_secs": [0],
-    },
-    "boundary-learning": {
-        "max_routes": [0],
-        "ttl_s": [0],
-        "prefix_token_length": [0],
-        "min_prefix_boundary_tokens": [-1],
-        "load_imbalance_factor": [-1],
-        "epsilon": [-0.1],
-        "learn": ["both"],
-    },
+    "rendezvous": {"prefix_token_count": [0]},
+    "consistent-hash": {"vnodes": [0, 10_001]},
+    "prefix-hash": {"load_factor": [0.9]},
+    "length-bucket": {"l_max": [0], "balance_rel_threshold": [0.99], "bucket_adjust_interval_secs": [0]},
+    "boundary-learning": {"max_routes": [0], "ttl_s": [0], "prefix_token_length": [0]},
     "learned": {
         "epsilon": [1.5],
-        "delta": [-0.1],
-        "k": [-1],
-        "k_slack": [-1],
         "tau_sat": [2],
         "n_min": [0],
-        "tie": ["first"],
-        "outside": ["all"],
-        "replay": ["some"],
-        "training": ["later"],
-        "model_kind": ["rnn"],
         "max_scored": [1],
         "clip_ttft_s": [0],
         "timeout_ms": [0],
         "model": [b"nothing"],
     },
-    "session": {
-        "mode": ["soft"],
-        "assignment": ["min-load"],
-        "ttl_s": [0],
-        "max_sessions": [0],
-        "load_factor": [0.5],
-        "balance_abs_threshold": ["always"],
-    },
-    "prefix-affinity": {"compat": ["serve"], "imbalanced_threshold": [NAN]},
+    "session": {"ttl_s": [0], "max_sessions": [0], "load_factor": [0.5]},
 }
-REFUSED = [
-    (policy, option, value, error)
-    for error, table in ((TypeError, WRONG_TYPE), (ValueError, WRONG_VALUE))
-    for policy, options in table.items()
+
+
+ITEMS: list[tuple[str, str, Any]] = [
+    ("queue-over-throughput", "throughput", {1: 1}),
+    ("prefix-hash", "cache_boundaries", [512.0]),
+    ("prefix-hash", "cache_boundaries", "512"),
+]
+REFUSED = [(*row, TypeError) for row in ITEMS] + [
+    (policy, option, value, ValueError)
+    for policy, options in OUT_OF_RANGE.items()
     for option, values in options.items()
     for value in values
 ]

@@ -22,36 +22,31 @@ MODES = "envoy.extensions.filters.http.ext_proc.v3"
 PROC = "envoy.service.ext_proc.v3"
 STRUCT = "google.protobuf.Struct"
 
-# How bodies are sent: the values of ProcessingMode.BodySendMode.
-BODY_NONE, BODY_STREAMED, BODY_BUFFERED, BODY_BUFFERED_PARTIAL, BODY_DUPLEX = range(5)
-
-# Treatment of an existing header: HeaderValueOption.HeaderAppendAction.
-OVERWRITE_OR_ADD = 2
-
-# Per package and message: "number name type", behind "|" the name of the oneof it belongs to. A type in capitals is an
-# enum or message of the same package unless it has dots; "*" repeats, "%" is a map from strings.
+# Per package and message: "number name type", behind "|" the name of the oneof it belongs to. A type in capitals is a
+# message of the same package unless it has dots; "*" repeats, "%" is a map from strings. Enums are the numbers they are
+# sent as.
 _MESSAGES: dict[str, dict[str, tuple[str, ...]]] = {
     CORE: {
         "HeaderValue": ("1 key string", "2 value string", "3 raw_value bytes"),
-        "HeaderValueOption": ("1 header HeaderValue", "3 append_action HeaderAppendAction"),
+        "HeaderValueOption": ("1 header HeaderValue", "3 append_action int32"),
         "HeaderMap": ("1 headers *HeaderValue",),
         "Metadata": (f"1 filter_metadata %{STRUCT}",),
     },
-    HTTP: {"HttpStatus": ("1 code StatusCode",)},
+    HTTP: {"HttpStatus": ("1 code int32",)},
     MODES: {
         "ProcessingMode": (
-            "1 request_header_mode HeaderSendMode",
-            "2 response_header_mode HeaderSendMode",
-            "3 request_body_mode BodySendMode",
-            "4 response_body_mode BodySendMode",
-            "5 request_trailer_mode HeaderSendMode",
-            "6 response_trailer_mode HeaderSendMode",
+            "1 request_header_mode int32",
+            "2 response_header_mode int32",
+            "3 request_body_mode int32",
+            "4 response_body_mode int32",
+            "5 request_trailer_mode int32",
+            "6 response_trailer_mode int32",
         ),
     },
     PROC: {
         "ProtocolConfiguration": (
-            f"1 request_body_mode {MODES}.BodySendMode",
-            f"2 response_body_mode {MODES}.BodySendMode",
+            "1 request_body_mode int32",
+            "2 response_body_mode int32",
             "3 send_body_without_waiting_for_header_response bool",
         ),
         "ProcessingRequest": (
@@ -84,7 +79,7 @@ _MESSAGES: dict[str, dict[str, tuple[str, ...]]] = {
         "BodyResponse": ("1 response CommonResponse",),
         "TrailersResponse": ("1 header_mutation HeaderMutation",),
         "CommonResponse": (
-            "1 status ResponseStatus",
+            "1 status int32",
             "2 header_mutation HeaderMutation",
             "3 body_mutation BodyMutation",
             "5 clear_route_cache bool",
@@ -105,59 +100,16 @@ _MESSAGES: dict[str, dict[str, tuple[str, ...]]] = {
     },
 }
 
-# Enums, by the message they are declared in; "" is the package itself. They are open: other values pass too.
-_ENUMS: dict[str, dict[str, dict[str, dict[str, int]]]] = {
-    CORE: {
-        "HeaderValueOption": {
-            "HeaderAppendAction": {
-                "APPEND_IF_EXISTS_OR_ADD": 0,
-                "ADD_IF_ABSENT": 1,
-                "OVERWRITE_IF_EXISTS_OR_ADD": OVERWRITE_OR_ADD,
-                "OVERWRITE_IF_EXISTS": 3,
-            }
-        }
-    },
-    HTTP: {
-        "": {
-            "StatusCode": {
-                "Empty": 0,
-                "PayloadTooLarge": 413,
-                "TooManyRequests": 429,
-                "ServiceUnavailable": 503,
-            }
-        }
-    },
-    MODES: {
-        "ProcessingMode": {
-            "HeaderSendMode": {"DEFAULT": 0, "SEND": 1, "SKIP": 2},
-            "BodySendMode": {
-                "NONE": BODY_NONE,
-                "STREAMED": BODY_STREAMED,
-                "BUFFERED": BODY_BUFFERED,
-                "BUFFERED_PARTIAL": BODY_BUFFERED_PARTIAL,
-                "FULL_DUPLEX_STREAMED": BODY_DUPLEX,
-            },
-        }
-    },
-    PROC: {"CommonResponse": {"ResponseStatus": {"CONTINUE": 0, "CONTINUE_AND_REPLACE": 1}}},
+_Field = descriptor_pb2.FieldDescriptorProto
+_SCALARS = {
+    "string": _Field.TYPE_STRING,
+    "bytes": _Field.TYPE_BYTES,
+    "bool": _Field.TYPE_BOOL,
+    "int32": _Field.TYPE_INT32,
 }
 
-_Field = descriptor_pb2.FieldDescriptorProto
-_SCALARS = {"string": _Field.TYPE_STRING, "bytes": _Field.TYPE_BYTES, "bool": _Field.TYPE_BOOL}
 
-
-def _enum_names() -> dict[str, str]:
-    """Map the ways in which the table above names an enum to its full name."""
-    names = {}
-    for package, owners in _ENUMS.items():
-        for owner, enums in owners.items():
-            for name in enums:
-                full = ".".join(part for part in (package, owner, name) if part)
-                names[f"{package}.{name}"] = full
-    return names
-
-
-def _add_field(message: Any, package: str, line: str, enums: dict[str, str]) -> None:
+def _add_field(message: Any, package: str, line: str) -> None:
     text, _, oneof = line.partition("|")
     number, name, kind = text.split()
     field = message.field.add(name=name, number=int(number), label=_Field.LABEL_OPTIONAL)
@@ -180,9 +132,7 @@ def _add_field(message: Any, package: str, line: str, enums: dict[str, str]) -> 
     if kind in _SCALARS:
         field.type = _SCALARS[kind]
         return
-    full = kind if "." in kind else f"{package}.{kind}"
-    field.type = _Field.TYPE_ENUM if full in enums else _Field.TYPE_MESSAGE
-    field.type_name = f".{enums.get(full, full)}"
+    field.type, field.type_name = _Field.TYPE_MESSAGE, f".{kind if '.' in kind else f'{package}.{kind}'}"
 
 
 def _build_pool() -> DescriptorPool:
@@ -190,7 +140,6 @@ def _build_pool() -> DescriptorPool:
     struct = descriptor_pb2.FileDescriptorProto()
     struct_pb2.DESCRIPTOR.CopyToProto(struct)
     pool.Add(struct)
-    enums = _enum_names()
     before = [struct.name]
     for package, messages in _MESSAGES.items():
         file = descriptor_pb2.FileDescriptorProto(name=f"cachelb/{package}", package=package, syntax="proto3")
@@ -198,14 +147,7 @@ def _build_pool() -> DescriptorPool:
         for name, fields in messages.items():
             message = file.message_type.add(name=name)
             for line in fields:
-                _add_field(message, package, line, enums)
-        owners: dict[str, Any] = {message.name: message for message in file.message_type}
-        owners[""] = file
-        for owner, kinds in _ENUMS[package].items():
-            for name, values in kinds.items():
-                kind = owners[owner].enum_type.add(name=name)
-                for label, value in values.items():
-                    kind.value.add(name=label, number=value)
+                _add_field(message, package, line)
         pool.Add(file)
         before.append(file.name)
     return pool

@@ -122,7 +122,6 @@ def test_command_prints_the_best_first_and_all_figures_as_json() -> None:
     [
         (["rag"], "'rag' has requests without a session; take a workload such as coding-agent"),
         (["--within", "0.9"], "0.9 is not in the range x>=1"),
-        (["--fleet", "8xh1000"], "no GPU 'h1000'; did you mean"),
     ],
 )
 def test_wrong_arguments_are_named(words: list[str], message: str) -> None:

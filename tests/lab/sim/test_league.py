@@ -442,7 +442,6 @@ def test_command_names_policies_with_their_admission(tmp_path: Path) -> None:
         (("--policy", "cache-aware(crowd=1)"), "crowd"),
         (("--again", "random"), "--again is for the runs of a --store"),
         (("--json", "--markdown"), "exclude each other"),
-        (("--fleet", "2xl41s"), "no GPU 'l41s'"),
     ],
 )
 def test_command_names_what_is_wrong(arguments: tuple[str, ...], message: str) -> None:

@@ -10,7 +10,11 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from aiohttp import web
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+from tests.gateways import serve_asgi
 from tests.waiting import wait_until
 
 from cachelb import Router
@@ -66,34 +70,13 @@ class Engine:
 @contextmanager
 def serving(engine: Engine) -> Iterator[str]:
     """A server with the page of `trtllm-serve`; the first request fails."""
-    requests = 0
+    statuses = [503]
 
-    async def page(_: web.Request) -> web.Response:
-        nonlocal requests
-        requests += 1
-        if requests == 1:
-            raise web.HTTPServiceUnavailable
-        return web.json_response(engine(KEY))
+    async def page(_: Request) -> Response:
+        return Response(status_code=statuses.pop()) if statuses else JSONResponse(engine(KEY))
 
-    async def begin() -> web.AppRunner:
-        app = web.Application()
-        app.router.add_post("/kv_cache_events", page)
-        runner = web.AppRunner(app)
-        await runner.setup()
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        return runner
-
-    loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever, daemon=True)
-    thread.start()
-    runner = asyncio.run_coroutine_threadsafe(begin(), loop).result(10)
-    try:
-        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
-    finally:
-        asyncio.run_coroutine_threadsafe(runner.cleanup(), loop).result(10)
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join(10)
-        loop.close()
+    with serve_asgi(Starlette(routes=[Route("/kv_cache_events", page, methods=["POST"])])) as url:
+        yield url
 
 
 def held(router: Router[Any], key: str | None = None, medium: str = "gpu") -> int:
@@ -120,21 +103,15 @@ def router(key: str = KEY) -> Router[Any]:
     return Router([key], policy="kv-aware", block_size=BLOCK)
 
 
-def test_events_of_a_function_reach_the_index() -> None:
-    engine = Engine()
-    with router() as gateway:
-        gateway.attach(PollSource(engine, interval_s=0.01))
-        follow(gateway, engine)
-
-
-def test_events_of_an_async_function_reach_the_index_as_json_text() -> None:
+@pytest.mark.parametrize("is_async", [False, True], ids=["as it is", "as JSON text"])
+def test_events_of_a_function_reach_the_index(is_async: bool) -> None:
     engine = Engine()
 
     async def fetch(key: str) -> bytes:
         return json.dumps(engine(key)).encode()
 
     with router() as gateway:
-        gateway.attach(PollSource(fetch, interval_s=0.01))
+        gateway.attach(PollSource(fetch if is_async else engine, interval_s=0.01))
         follow(gateway, engine)
 
 

@@ -126,22 +126,6 @@ def test_a_router_may_be_behind_the_relay_that_it_runs() -> None:
         wait_until(lambda: [key for key, _ in relay.stats().streams] == fleet.urls[:1])
 
 
-def test_workers_added_to_the_router_are_heard_and_removed_ones_are_not() -> None:
-    with (
-        FakeFleet(1, kv_events=True, block_size=BLOCK) as fleet,
-        gateways(fleet, ZmqSource(endpoints=fleet.kv_endpoint)) as (router,),
-    ):
-        added = fleet.add_worker()
-        complete(added.url, prompts(1)[0])
-        router.add_worker(added.url)
-        wait_true(fleet, router, prompts(1))
-        router.remove_worker(added.url)
-        assert added.events is not None
-        added.events.wait_for(lambda: added.events is not None and added.events.subscribers == 0)
-        router.add_worker(added.url)
-        wait_true(fleet, router, prompts(1))
-
-
 def test_closing_the_router_ends_the_source() -> None:
     with nothing_left(), FakeFleet(1, kv_events=True) as fleet:
         source = ZmqSource(endpoints=fleet.kv_endpoint)

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.library.index.test_text import hexes
 
 from cachelb import Router
 from cachelb.index import BlockTracker, Namespace, hash_blocks, hash_text
@@ -24,10 +25,6 @@ from cachelb.index import BlockTracker, Namespace, hash_blocks, hash_text
 DYNAMO: list[dict[str, Any]] = json.loads(
     (Path(__file__).parents[2] / "data" / "dynamo_hashes.json").read_text("utf-8")
 )
-
-
-def hexes(hashes: Any) -> list[str]:
-    return [f"{int(value):016x}" for value in hashes]
 
 
 @pytest.mark.parametrize("case", DYNAMO, ids=range(len(DYNAMO)))
@@ -73,14 +70,14 @@ def test_every_form_of_tokens_gives_the_same_hashes(form: Callable[[list[int]], 
         assert hexes(hash_blocks(few)) == three
 
 
-def test_the_result_is_a_fresh_writable_uint64_array() -> None:
-    tokens = np.arange(64, dtype=np.uint32)
-    first = hash_blocks(tokens)
+@pytest.mark.parametrize("of", [lambda: hash_blocks(np.arange(64, dtype=np.uint32)), lambda: hash_text("x" * 256)])
+def test_the_result_is_a_fresh_writable_uint64_array(of: Callable[[], Any]) -> None:
+    first = of()
     assert (str(first.dtype), first.shape) == ("uint64", (4,))
     assert first.flags.owndata
     assert first.flags.writeable
     first[:] = 0
-    assert hash_blocks(tokens).all()
+    assert of().all()
 
 
 class Shrinking:

@@ -283,13 +283,13 @@ def _best(call: Callable[[], object], repeat: int = 200) -> float:
 def _select(size: int, routes: int) -> float:
     """Return the seconds of a selection and its end, with so many routes at depths all over."""
     router = Router([f"w{n}" for n in range(8)], policy="boundary-learning", seed=1)
-    before = router.memory_bytes
+    before = router.stats().memory_bytes
     ends = list(range(16, 32_768 + 1, 16))
     for number in range(routes // len(ends)):
         tokens = np.full(32_768, number + 10, dtype=np.uint32)
         router.select_worker(tokens=tokens, boundaries=ends).on_complete()
     if routes:
-        used = (router.memory_bytes - before) / router.stats().routes
+        used = (router.stats().memory_bytes - before) / router.stats().routes
         print(f"{used:.0f} bytes a route", flush=True)
     prompt = array("I", range(1 << 20, (1 << 20) + size))
     boundaries = list(range(size // 16, size + 1, size // 16))

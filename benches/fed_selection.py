@@ -55,7 +55,7 @@ def announce(router: Router[str], messages: list[tuple[str, bytes]], until: thre
     blocks = 0
     while not until.is_set():
         worker, payload = messages.pop()
-        assert router.apply_kv_events(worker, payload) == GROWING + 1
+        assert router.event_sink.apply_events(worker, payload) == GROWING + 1
         blocks += GROWING + PREFILLED
         ahead = begin + blocks / RATE - time.perf_counter()
         if ahead > 0:
@@ -87,7 +87,7 @@ def main() -> None:
     router = Router(WORKERS, policy="kv-aware", seed=1, hash_seed=1)
     messages = steps()[::-1]
     for _ in WORKERS:
-        router.apply_kv_events(*messages.pop())
+        router.event_sink.apply_events(*messages.pop())
     random = np.random.default_rng(1)
     known = [random.integers(0, 128_000, 512, dtype=np.uint32) for _ in range(PROMPTS)]
     order = itertools.cycle(random.permutation(PROMPTS).tolist())

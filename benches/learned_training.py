@@ -80,7 +80,7 @@ def main(kind: str = "mlp") -> int:
     rounds = []
     for i in range(FILLED + ROUNDS):
         feed(inline, clock, i * THETA, THETA)
-        (stats,) = inline.learned_stats()
+        (stats,) = inline.policy.learned_stats()
         if i >= FILLED:
             rounds.append(stats.round_s)
     row(f"round/{kind}", "s", rounds, f"pools of {stats.pooled} samples, {THETA} of them new, one thread")
@@ -90,7 +90,7 @@ def main(kind: str = "mlp") -> int:
     busy: list[float] = []
     for i in range(FILLED + ROUNDS):
         feed(beside, clock, i * THETA, THETA)
-        while beside.learned_stats()[0].training:
+        while beside.policy.learned_stats()[0].training:
             found: list[float] = []
             decide(beside, found, 200)
             if i >= FILLED:

@@ -34,7 +34,7 @@ def router(origin: int, routes: int) -> Router[str]:
 def main(routes: int) -> None:
     """Measure."""
     one, late = router(1, routes), router(2, routes)
-    before, told = late.memory_bytes, 0
+    before, told = late.stats().memory_bytes, 0
     for at in range(routes // len(ENDS)):
         one.select_worker(tokens=[at] * ENDS[-1], boundaries=ENDS).on_complete()
         told += sum(map(len, one._fleet.publish()))
@@ -45,7 +45,7 @@ def main(routes: int) -> None:
     figures = {
         "learned": (told / one.stats().routes, "bytes published for a request, by its ten routes"),
         "snapshot": (sum(map(len, messages)) / heard, f"{len(messages)} messages"),
-        "memory": ((late.memory_bytes - before) / heard, f"{heard} received routes"),
+        "memory": ((late.stats().memory_bytes - before) / heard, f"{heard} received routes"),
     }
     for name, (value, note) in figures.items():
         line = {"id": f"python/sharing/routes/{name}", "unit": "bytes/route", "p50": value, "n": heard, "note": note}

@@ -51,7 +51,7 @@ def fill(router: Router[str], blocks: int) -> int:
     while held < blocks:
         if prompts % GROUP == 0:
             head = dice.randbytes(BLOCK_BYTES * SHARED)
-            held = sum(map(router.block_count, WORKERS))
+            held = sum(sum(worker.index_blocks.values()) for worker in router.stats().workers)
         prompts += 1
         router.select_worker(tokens=head + dice.randbytes(BLOCK_BYTES * (PROMPT - SHARED))).on_complete()
     return held
@@ -133,7 +133,7 @@ def hear(messages: list[bytes], clock: Callable[[], float] = time.perf_counter) 
 def restore(data: bytes, clock: Callable[[], float] = time.perf_counter) -> float:
     """Restore to a new router. Returns milliseconds."""
     with make_router() as other:
-        return timed(lambda: other.restore(data), clock)
+        return timed(lambda: other.shared_state.restore(data), clock)
 
 
 def main(blocks: int) -> None:
@@ -141,12 +141,14 @@ def main(blocks: int) -> None:
     router = make_router()
     held = fill(router, blocks)
     what = f"{held} blocks on {len(WORKERS)} workers; median and worst of {ROUNDS}"
-    data = router.snapshot()
-    line("write", [timed(router.snapshot) for _ in range(ROUNDS)], "ms", what)
+    data = router.shared_state.snapshot()
+    line("write", [timed(router.shared_state.snapshot) for _ in range(ROUNDS)], "ms", what)
     line("bytes-per-block", [len(data) / held], "bytes", what)
     line("restore", [restore(data) for _ in range(ROUNDS)], "ms", what)
     cpu = time.thread_time
-    line("write-cpu", [timed(router.snapshot, cpu) for _ in range(ROUNDS)], "ms", f"{what}; processor time")
+    line(
+        "write-cpu", [timed(router.shared_state.snapshot, cpu) for _ in range(ROUNDS)], "ms", f"{what}; processor time"
+    )
     line("restore-cpu", [restore(data, cpu) for _ in range(ROUNDS)], "ms", f"{what}; processor time")
     messages = peer_messages(router)
     line("peer-tell", [timed(lambda: peer_messages(router)) for _ in range(ROUNDS)], "ms", what)
@@ -166,7 +168,7 @@ def main(blocks: int) -> None:
         waits_line("select-while-writing", beside, f"the same beside {ROUNDS} snapshots to a file")
     beside = []
     with make_router() as other, selecting(other, beside):
-        other.restore(data)
+        other.shared_state.restore(data)
     waits_line("select-while-restoring", beside, "the same beside a restore")
     beside = []
     with selecting(router, beside):

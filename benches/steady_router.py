@@ -49,7 +49,7 @@ def build(part: str) -> dict[str, Router[str]]:
         if name in MODELS:
             router = fleet(workers, policy=trained(kind), clock=lambda: 1.0)
             for at, worker in enumerate(router.workers()):
-                router.update_load(worker, running=at % 7, waiting=at % 5, kv_usage=at / workers)
+                router.load_sink.update_load(worker, running=at % 7, waiting=at % 5, kv_usage=at / workers)
             routers[name] = router
         else:
             routers[name] = fleet(workers, policy=kind, **OPTIONS.get(kind, {}))

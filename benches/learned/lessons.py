@@ -37,7 +37,7 @@ def learn(requests: Workload, fleet: FleetSpec, *, seed: int) -> bytes:
     simulate(requests, fleet, "learned", seed=seed, gateway=cast("Gateway", gateway))
     with TemporaryDirectory() as folder:
         path = Path(folder, "model")
-        gateway.router.save_model(path)
+        gateway.router.policy.save_model(path)
         return path.read_bytes()
 
 

@@ -47,6 +47,6 @@ def rounds(options: dict[str, Any], seed: int) -> Iterator[tuple[int, int, float
                 one.on_complete()
         open_until = [entry for entry in open_until if entry[0] > now]
         if sample % EVERY == 0:
-            (stats,) = router.learned_stats()
+            (stats,) = router.policy.learned_stats()
             yield sample, stats.pooled, stats.round_s
     assert math.isfinite(now)

@@ -130,7 +130,7 @@ def analyse(records: Iterable[DecisionRecord], workers: Collection[str] = ()) ->
         >>> import cachelb
         >>> router = cachelb.Router(["gpu0"])
         >>> router.select_worker(tokens=range(100)).on_complete(cached_tokens=0)
-        >>> [(loss.step, loss.cause, loss.tokens) for loss in analyse(router.recent()).losses]
+        >>> [(loss.step, loss.cause, loss.tokens) for loss in analyse(router.records.recent()).losses]
         [('prompt -> best', 'only-one', 100)]
     """
     # Whether the engines report is known only at the end, so both populations are summed.

@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterable, Callable, Iterable, Iterator, Mapping, Sequence
 from os import PathLike
 from types import GenericAlias, TracebackType
-from typing import Any, ClassVar, Generic, Literal, Self, TypeVar, final
+from typing import Any, ClassVar, Generic, Self, TypeVar, final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -11,7 +11,9 @@ from typing_extensions import Buffer, disjoint_base
 
 from cachelb.answers import Usage
 from cachelb.bodies import Headers, MatchBasis
+from cachelb.events.sink import RouterEvents
 from cachelb.explanation import Explanation
+from cachelb.sources.base import LoadSink
 from cachelb.tracking import TrackedIterator, TrackedStream
 from cachelb.types import Outcome, Reason, Reservation, Tokens
 
@@ -598,7 +600,6 @@ class Router(Generic[_W]):
             TypeError: An argument has the wrong type, there is no prompt, or it is given twice.
             ValueError: An argument is out of range.
         """
-    def _released(self) -> None: ...
     def _reserve(self, worker: _W | str, track_prefill_tokens: bool, **arguments: object) -> Decision[_W]: ...
     def _select_pair(
         self, *, dry_run: bool = False, **arguments: object
@@ -625,11 +626,12 @@ class Router(Generic[_W]):
         Returns:
             Whether it was registered.
         """
-    def reset_cache(self, worker: _W | str) -> None:
-        """Forget what a worker holds, because its engine restarted or dropped it on request. Its requests stay.
+    def set_ready(self, worker: _W | str, ready: bool) -> None:
+        """Mark a worker ready or not. Its cached prefixes and its requests stay known.
 
         Args:
             worker: The worker or its key.
+            ready: Whether it takes requests.
 
         Raises:
             UnknownWorkerError: It is not registered.
@@ -643,84 +645,12 @@ class Router(Generic[_W]):
         Returns:
             Whether a session policy had bound it.
         """
-    def update_load(
-        self,
-        worker: _W | str,
-        *,
-        running: float | None = None,
-        waiting: float | None = None,
-        queued_tokens: float | None = None,
-        kv_usage: float | None = None,
-        prefill_tps: float | None = None,
-        gen_tps: float | None = None,
-        age_s: float | None = None,
-        sleep: str | Mapping[int, str] | None = None,
-    ) -> None:
-        """Replace what the engine of a worker reports about itself; None means unknown, never zero.
-
-        A report that is older than the one before came late, and changes nothing.
-
-        Args:
-            worker: The worker or its key.
-            running: Requests it computes.
-            waiting: Requests that wait in it.
-            queued_tokens: Prompt tokens that wait to be computed.
-            kv_usage: Fraction of the KV cache in use, 0 to 1.
-            prefill_tps: Prompt tokens computed per second.
-            gen_tps: Output tokens computed per second.
-            age_s: How old this is, in seconds.
-            sleep: "awake", "paused" or "asleep", or that by data-parallel rank; None keeps the known state. A worker
-                that is not awake is passed over while others are available. One that falls asleep loses what it held.
-
-        Raises:
-            UnknownWorkerError: It is not registered.
-            TypeError: A value has the wrong type.
-            ValueError: A value is NaN, infinite, out of range or no state.
-        """
-    def update_health(
-        self, worker: _W | str, *, answered: bool, took_s: float | None = None, restarted: bool = False
-    ) -> None:
-        """Apply the outcome of one health check of a worker, such as a poll of its metrics page.
-
-        Three checks in a row without an answer, and without a token from the worker in between, make it unreachable:
-        it is passed over as long as other workers are there. The next answer ends that. `breaker_failures=0` turns it
-        off.
-
-        Args:
-            worker: The worker or its key.
-            answered: Whether it answered at all. Wait longer than a busy worker takes: five seconds or more.
-            took_s: Seconds until the answer.
-            restarted: Whether it answers as another process than before: its cache is empty, and its failures are over.
-
-        Raises:
-            UnknownWorkerError: It is not registered.
-            TypeError: A value has the wrong type.
-            ValueError: `took_s` is NaN, infinite or negative.
-
-        Example:
-            >>> from cachelb import Router
-            >>> router = Router(["gpu0", "gpu1"])
-            >>> for _ in range(3):
-            ...     router.update_health("gpu0", answered=False)
-            >>> [worker.state for worker in router.stats().workers], router.select_worker(by_load=True).key
-            (['unreachable', 'ready'], 'gpu1')
-            >>> router.update_health("gpu0", answered=True, took_s=0.1)
-            >>> router.stats().workers[0].state
-            'ready'
-        """
     def keys(self) -> list[str]:
         """Keys of the registered workers, in order of registration."""
     def workers(self) -> list[_W]:
         """The registered workers, in order of registration."""
-    def key_of(self, worker: _W | str) -> str:
-        """Key of a worker given as itself or as its key."""
     def loads(self) -> dict[str, int]:
         """Requests in flight by worker key; of a worker with ranks, by `key#rank`."""
-    def block_count(self, worker: _W | str | None = None) -> int:
-        """Distinct blocks known, of one worker or of all."""
-    @property
-    def memory_bytes(self) -> int:
-        """Bytes of native memory in use."""
     def validate(self) -> None:
         """Recount everything.
 
@@ -730,7 +660,7 @@ class Router(Generic[_W]):
     def _use(self) -> None: ...
 
 @final
-class RouterFleet:
+class RouterFleet(RouterEvents, LoadSink):  # type: ignore[misc]  # the native class implements both
     """The workers and models of a router, their events, what it shares and keeps, and its counters."""
 
     def add(
@@ -749,19 +679,8 @@ class RouterFleet:
     ) -> bool: ...
     def add_pool(self, spec: dict[str, Any]) -> None: ...
     def models(self) -> list[str]: ...
-    def set_ready(self, worker: object, ready: bool) -> None: ...
     def replace_object(self, key: str, worker: object) -> None: ...
-    def learn(
-        self,
-        worker: object,
-        *,
-        kv_blocks: int | None = None,
-        block_size: int | None = None,
-        retention_interval: int | Literal["all"] | None = None,
-        engine: str | None = None,
-    ) -> None: ...
     def named(self, workers: Iterable[_T]) -> tuple[list[_T], list[str]]: ...
-    def address_of(self, name: str) -> str: ...
     def add_shared_cache(
         self,
         name: str,
@@ -777,20 +696,6 @@ class RouterFleet:
     def remove_shared_cache(self, name: str) -> bool: ...
     def shared_caches(self) -> list[tuple[str, int]]: ...
     def after_fork(self, *, anew: bool = False) -> int | None: ...
-    def apply_events(
-        self,
-        worker: object,
-        payload: bytes | bytearray | memoryview,
-        *,
-        seq: int | None = None,
-        dp_rank: int | None = None,
-    ) -> int: ...
-    def ranks(self) -> list[tuple[str, int]]: ...
-    def connected(self, key: str, dp_rank: int | None, replayable: bool) -> int | None: ...
-    def live(self, key: str, dp_rank: int | None, seq: int | None, payload: bytes) -> tuple[int, int | None]: ...
-    def replayed(self, key: str, dp_rank: int | None, seq: int, payload: bytes) -> int: ...
-    def replay_ended(self, key: str, dp_rank: int | None, complete: bool) -> int | None: ...
-    def disconnected(self, key: str, dp_rank: int | None) -> None: ...
     def event_rows(self) -> list[tuple[str, int | None, dict[str, Any]]]: ...
     def event_totals(self) -> dict[str, Any]: ...
     def share(self, origin: int, ttl_s: float, max_bytes: int, *, share_fleet: bool = False) -> list[str]: ...

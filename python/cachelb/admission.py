@@ -284,7 +284,7 @@ class Admission(Generic[W]):
             ValueError: An argument is out of range.
         """
         hold = self._hold(request, timeout_s, is_pair=True)
-        return Acquisition(hold, lambda pair: PairDecision(pair[0], pair[1], self.router._retry_pair))  # noqa: SLF001 - its own part
+        return Acquisition(hold, lambda pair: PairDecision(pair[0], pair[1], self.router))
 
     def acquire_sync(self, *, timeout_s: float | None = None, **request: Unpack[RequestArguments]) -> Decision[W]:
         """Pick a worker as soon as one has room, in the calling thread.

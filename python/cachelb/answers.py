@@ -185,7 +185,7 @@ class PassingAnswer:
         >>> for chunk in (b"data: {...}", b'data: {"usage":{"prompt_tokens":64,"completion_tokens":2}}'):
         ...     answer.feed(chunk)
         >>> answer.end()
-        >>> router.recent(1)[0].output_tokens
+        >>> router.records.recent(1)[0].output_tokens
         2
     """
 

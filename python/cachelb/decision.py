@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
+    from cachelb._core import Router
     from cachelb.answers import Usage
     from cachelb.types import Outcome, Tokens
 
@@ -45,24 +46,19 @@ class PairDecision(Generic[W]):
         >>> pair.on_complete()
     """
 
-    __slots__ = ("_again", "_failed", "decode", "prefill")
+    __slots__ = ("_failed", "_router", "decode", "prefill")
 
-    def __init__(
-        self,
-        prefill: Decision[W] | None,
-        decode: Decision[W],
-        again: Callable[[Decision[W], Decision[W] | None], tuple[Decision[W] | None, Decision[W]]],
-    ) -> None:
+    def __init__(self, prefill: Decision[W] | None, decode: Decision[W], router: Router[W]) -> None:
         """Build a pair.
 
         Args:
             prefill: Decision for the prefill half.
             decode: Decision for the decode half.
-            again: Function that releases both, and picks another pair without the first one's worker.
+            router: The router that picked them, and picks again.
         """
         self.prefill = prefill
         self.decode = decode
-        self._again = again
+        self._router = router
         self._failed: Decision[W] | None = None
 
     @property
@@ -160,7 +156,8 @@ class PairDecision(Generic[W]):
         failed, other = self._at_work()
         if self._failed is None and failed.is_open:
             self._failed = failed
-        return PairDecision(*self._again(self._failed or failed, other), self._again)
+        pair = self._router._retry_pair(self._failed or failed, other)  # noqa: SLF001 - the router's half of this
+        return PairDecision(*pair, self._router)
 
     def track(
         self,

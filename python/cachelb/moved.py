@@ -1,4 +1,4 @@
-"""Old import paths of modules that are in distributions of their own; each warns, for one minor version."""
+"""Old import paths, and members of `Router` that have moved; each warns, for one minor version."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import sys
 import warnings
 from importlib import import_module
 from importlib.machinery import ModuleSpec
+from operator import attrgetter
 from types import ModuleType
 from typing import Any, Final
 
@@ -36,6 +37,25 @@ NAMES: Final = {
     "cachelb.testing.FakeWorker": "cachelb_fakes",
     "cachelb.tokenizers.probe_template": "cachelb_lab.probe",
 }
+MEMBERS: Final = {
+    "add_shared_cache": "shared_caches.add",
+    "apply_kv_events": "event_sink.apply_events",
+    "recent": "records.recent",
+    "records_since": "records.since",
+    "remove_shared_cache": "shared_caches.remove",
+    **{name: f"policy.{name}" for name in ("learned_stats", "save_model", "shadows")},
+    **{name: f"load_sink.{name}" for name in ("learn_worker", "reset_cache", "update_health", "update_load")},
+    **{name: f"shared_state.{name}" for name in ("restore", "snapshot")},
+    "key_of": "event_sink.key_of",
+}
+
+
+def moved_member(router: object, name: str) -> Any:  # noqa: ANN401 - of any member
+    """Return a member of `Router` that has moved to a part of it, with a warning; its `__getattr__`."""
+    if name not in MEMBERS:
+        raise AttributeError(f"'Router' object has no attribute {name!r}", name=name, obj=router)
+    _warn(f"Router.{name}", f"Router.{MEMBERS[name]}")
+    return attrgetter(MEMBERS[name])(router)
 
 
 def moved_name(module: str, name: str) -> object:
@@ -57,8 +77,12 @@ def moved(old: str, new: str) -> ModuleType:
     if find_spec(package) is None:
         text = f"{old} has moved to {new}: pip install {package.replace('_', '-')}"
         raise ModuleNotFoundError(text, name=package)
-    warnings.warn(f"{old} has moved to {new}; the old name goes in cachelb 0.5", DeprecationWarning, stacklevel=3)
+    _warn(old, new)
     return import_module(new)
+
+
+def _warn(old: str, new: str) -> None:
+    warnings.warn(f"{old} has moved to {new}; the old name goes in cachelb 0.5", DeprecationWarning, stacklevel=4)
 
 
 class MovedModules:

@@ -186,7 +186,7 @@ class Funnel:
             model could not resume so far.
         engine_cached_tokens: Tokens the engine took from its cache. Tokens lost at this step were mispredicted.
         selected_shared_tokens: Tokens of the matched ones that the picked worker was to read from the shared cache of
-            the model (`add_shared_cache`).
+            the model (`Router.shared_caches`).
     """
 
     requests: int = field(metadata=counter("funnel_requests", "{request}"))

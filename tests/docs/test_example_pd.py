@@ -14,8 +14,7 @@ from tests.gateways import serve_asgi, storm, wait_until
 from tests.http_client import chat, complete
 from tests.support_gateways import begin_stream, endings
 
-from cachelb import Router
-from cachelb.router.flat import grouped
+from cachelb import Health, Pairs, Router
 from cachelb_fakes import FakeFleet, FakeWorker
 
 PROMPT = "Sphinx of black quartz, judge my vow. " * 20
@@ -49,7 +48,7 @@ class Setup(NamedTuple):
 @contextmanager
 def setup(*, exposed: Sequence[str] = (), **options: Any) -> Iterator[Setup]:
     with FakeFleet(4) as fleet:
-        router: Router[str] = Router(seed=1, **grouped({"pd_uncached_token_threshold": 0, **options}))
+        router: Router[str] = Router(seed=1, **{"pairs": Pairs(uncached_token_threshold=0), **options})
         for number, worker in enumerate(fleet.urls):
             router.add_worker(worker, role="prefill" if number < 2 else "decode")
         with serve_asgi(pd_gateway.make_app(router, expose_headers=exposed)) as url:
@@ -101,15 +100,15 @@ def test_prefill_request_is_what_the_connector_expects() -> None:
 
 
 def test_cached_tokens_are_those_of_the_prefill_worker() -> None:
-    with setup(prefill_policy="cache-aware") as pd:
+    with setup(pairs=Pairs(uncached_token_threshold=0, prefill="cache-aware")) as pd:
         for _ in range(2):
             complete(pd.url, PROMPT, max_tokens=2)
-        reported = [record.cached_tokens for record in pd.router.recent(4)]
+        reported = [record.cached_tokens for record in pd.router.records.recent(4)]
     assert [tokens for tokens in reported if tokens is not None] == [0, 176]
 
 
 def test_decode_worker_alone_serves_what_is_not_worth_a_transfer() -> None:
-    with setup(pd_uncached_token_threshold=100_000, exposed=["x-cachelb-prefill-worker"]) as pd:
+    with setup(pairs=Pairs(uncached_token_threshold=100_000), exposed=["x-cachelb-prefill-worker"]) as pd:
         answer = complete(pd.url, PROMPT, max_tokens=2)
         assert answer.status == 200
         assert "x-cachelb-prefill-worker" not in answer.headers
@@ -120,7 +119,7 @@ def test_decode_worker_alone_serves_what_is_not_worth_a_transfer() -> None:
 
 @pytest.mark.parametrize("fallback", [True, False])
 def test_without_prefill_workers_the_fallback_decides(fallback: bool) -> None:
-    with setup(pd_fallback=fallback) as pd:
+    with setup(pairs=Pairs(uncached_token_threshold=0, fallback=fallback)) as pd:
         for worker in pd.prefill:
             pd.router.set_ready(worker.url, False)
         answer = complete(pd.url, PROMPT, max_tokens=2)
@@ -193,7 +192,7 @@ def test_unix_sockets_are_refused_when_the_gateway_is_built() -> None:
 
 
 def test_books_balance_after_failures_and_aborts_in_both_halves() -> None:
-    with setup(breaker_failures=0) as pd:
+    with setup(health=Health(breaker_failures=0)) as pd:
         pd.fleet.set_rates(refuse=0.1, die=0.05)
         prompts = [f"{number}{PROMPT}" for number in range(400)]
         seen = asyncio.run(storm(pd.url, prompts, clients=16, leavers_tokens=400))

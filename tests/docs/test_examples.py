@@ -177,7 +177,7 @@ def test_cached_tokens_of_the_engine_reach_the_router(serve_any: Serve) -> None:
         for length, fields in enumerate(asked, 1):
             complete(gateway, PROMPT, max_tokens=length, **fields)
             wait_until(lambda: router.stats().open_requests == 0)
-        records = router.recent(4)
+        records = router.records.recent(4)
     assert [record.cached_tokens for record in records] == [0, 272, 272, None]
     assert [record.output_tokens for record in records] == [1, 2, 3, None]
     assert [record.outcome for record in records] == ["completed"] * 4

@@ -53,7 +53,7 @@ def test_conversation_stays_with_the_worker_that_holds_it(name: str, tmp_path: P
         assert again.headers["x-cachelb-reason"] == "prefix"
         assert again.json["usage"]["prompt_tokens"] == (2 * len(PROMPT) + 140_000) // 4
         gateway.settled()
-        assert gateway.router.recent()[-1].cached_tokens == again.cached_tokens > 0
+        assert gateway.router.records.recent()[-1].cached_tokens == again.cached_tokens > 0
 
 
 def test_requests_without_a_body_pass(tmp_path: Path) -> None:

@@ -78,7 +78,7 @@ def looks(*arguments: object) -> list[Any]:
 def test_json_has_what_the_router_counts(router: Router[str], url: str) -> None:
     router.select_worker(tokens=range(100)).on_complete(cached_tokens=0)
     router.select_worker(tokens=range(100)).on_complete(cached_tokens=90)
-    router.update_load("http://gpu0:8000", running=3, kv_usage=0.25)
+    router.load_sink.update_load("http://gpu0:8000", running=3, kv_usage=0.25)
     router.set_ready("http://gpu1:8000", False)
     open_decision = router.select_worker(by_load=True)
     (look,) = looks(url, "--once")

@@ -103,7 +103,7 @@ def test_router_refuses_an_option_or_selects_with_it() -> None:
         made += 1
         router.add_worker("a")
         serve(router.select_worker)
-        router.update_load("a", running=1)
+        router.load_sink.update_load("a", running=1)
         router.select_pair(tokens=PROMPT).on_complete()
         router.stats()
         router.validate()
@@ -292,7 +292,7 @@ ONLY_SEQUENCES: dict[str, Callable[[Any], Any]] = {
     "key": lambda given: RadixTree().insert(given(1), "w"),
     "match_prefix": lambda given: RadixTree().match_prefix(given(1)),
     "marked": lambda given: marked(given(1), 5),
-    "payload": lambda given: Router(["a"]).apply_kv_events("a", given(1)),
+    "payload": lambda given: Router(["a"]).event_sink.apply_events("a", given(1)),
     "secret": lambda given: Router(["a"], secret=given(SHARED)),
     "models": lambda given: Router(["a"], models=given("m")),
     "stages": lambda given: workloads.Steps(given((1.0, 1))),

@@ -52,7 +52,7 @@ def report(router: Router[str], crashes: Crashes) -> dict[str, Any]:
         "decode_blocks": sum(worker.decode_blocks for worker in stats.workers),
         "decisions": sum(stats.decisions.values()),
         "endings": stats.endings,
-        "memory_bytes": router.memory_bytes,
+        "memory_bytes": router.stats().memory_bytes,
         "crashes": crashes.count,
         "resident_bytes": _resident_bytes(),
     }

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from cachelb import Router
 
 BLOCK = 16
 
@@ -112,3 +116,8 @@ class NaiveFleet:
 
     def open_requests(self) -> int:
         return sum(booking.is_open for booking in self.bookings)
+
+
+def indexed_blocks(router: Router[str], key: str) -> int:
+    """Count the blocks of a worker in the index, of all its ranks and media."""
+    return sum(sum(worker.index_blocks.values()) for worker in router.stats().workers if worker.key == key)

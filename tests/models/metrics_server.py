@@ -134,7 +134,17 @@ class RecordingRouter:
     def keys(self) -> list[str]:
         return list(self.current)
 
-    def update_load(self, worker: str, /, **report: Any) -> None:
+    @property
+    def load_sink(self) -> Self:
+        return self
+
+    def update_health(self, worker: str, **outcome: Any) -> None:
+        """Keep nothing of it."""
+
+    def reset_cache(self, worker: str) -> None:
+        """Keep nothing of it."""
+
+    def update_load(self, worker: str, **report: Any) -> None:
         if worker not in self.current:
             raise KeyError(worker)
         with self._changed:
@@ -144,7 +154,6 @@ class RecordingRouter:
     def learn_worker(
         self,
         worker: str,
-        /,
         *,
         kv_blocks: int | None = None,
         block_size: int | None = None,

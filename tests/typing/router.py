@@ -123,4 +123,4 @@ def any_policies() -> None:
 def own_policies() -> None:
     policies: list[Policy] = [FewestTokens(), Sticky(), CacheAware()]
     router = Router(["gpu0"], policy=FewestTokens(), shadow=[*policies, "random"], pairs=Pairs(decode=Sticky()))
-    assert_type(router.shadows, tuple[str, ...])
+    assert_type(router.policy.shadows, tuple[str, ...])

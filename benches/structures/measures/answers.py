@@ -72,7 +72,7 @@ def _own(case: Case) -> int:
             event = stored(hashes, tokens_of(blocks), block_size=TOKENS, parent=None if parent is None else ord(parent))
         else:
             event = removed([ord(block) for block in step[0]])
-        router.apply_kv_events("w", encode_batch([event], ts=0.0), seq=number)
+        router.event_sink.apply_events("w", encode_batch([event], ts=0.0), seq=number)
     # One token more than is asked for: an engine computes at least one.
     seen = router.explain(tokens=[*tokens_of(case.asked), 0])
     return int(seen.candidates[0].matched_tokens) // TOKENS

@@ -27,7 +27,7 @@ class HasOverlaps(Protocol):
 
 
 class EventRouter:
-    """`Router.apply_kv_events` with the bytes that vLLM publishes."""
+    """`Router.event_sink.apply_events` with the bytes that vLLM publishes."""
 
     name = "cachelb"
     note = "apply_kv_events with vLLM's bytes: decodes and hashes; asked by select_worker(dry_run=True)"
@@ -49,7 +49,7 @@ class EventRouter:
 
     def send(self, number: int, worker: int, encoded: bytes) -> None:
         """Apply a message."""
-        self.router.apply_kv_events(self.keys[worker], encoded, seq=number)
+        self.router.event_sink.apply_events(self.keys[worker], encoded, seq=number)
 
     def lookup(self, tokens: list[int]) -> object:
         """Select for a prompt, without a booking."""

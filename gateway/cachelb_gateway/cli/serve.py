@@ -239,7 +239,7 @@ def _serve(
         click.echo(f"serving on {gateway.urls[0]}")
         if gateway.admin_url is not None:
             click.echo(f"admin on {gateway.admin_url}")
-        click.echo(f"{len(router.keys())} workers, policy {router.policy}")
+        click.echo(f"{len(router.keys())} workers, policy {router.policy.name}")
         is_drained = _wait(received, gateway, certificate) != signal.SIGINT
         # Signals interrupt no call of the server: a second one is received here.
         times = (drain_s if is_drained else 0.0, grace_s)

@@ -79,7 +79,7 @@ def _add_shared_cache(router: Router[str], name: str, other: str | None, **optio
         raise ValueError(f"{name!r} is the second shared cache of the model after {other!r}; it reads one")
     if name in set(router.keys()):
         raise ValueError(f"name {name!r} is the key of a worker; a shared cache needs a name of its own")
-    router.add_shared_cache(name, **options)
+    router.shared_caches.add(name, **options)
 
 
 def _switched(kind: Callable[..., Any], *, enabled: bool = True, **options: Any) -> Any:  # noqa: ANN401 - any option

@@ -74,7 +74,7 @@ class SharedCacheConfig:
 
     Attributes:
         name: Its name.
-        options: Options that were set, of `Router.add_shared_cache`.
+        options: Options that were set, of `Router.shared_caches.add`.
 
     Example:
         >>> SharedCacheConfig("mooncake", {"load_ms_per_token": 0.01}).options["load_ms_per_token"]
@@ -171,7 +171,7 @@ class RouterConfig:
         Example:
             >>> from cachelb_gateway import config
             >>> with config.load({"workers": ["http://gpu0:8000", "http://gpu1:8000"]}, environ={}).build() as router:
-            ...     router.keys(), router.policy
+            ...     router.keys(), router.policy.name
             (['http://gpu0:8000', 'http://gpu1:8000'], 'adaptive')
         """
         from cachelb_gateway.config.building import build

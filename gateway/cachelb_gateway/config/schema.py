@@ -15,6 +15,7 @@ from cachelb.bodies import RequestBodies
 from cachelb.events import ZmqSource
 from cachelb.router import Health, Pairs, Router
 from cachelb.router.settings import FLAT_PAIRS
+from cachelb.router.shared_caches import SharedCaches
 from cachelb.sources import MetricsSource
 from cachelb_gateway.config.setting import Setting
 from cachelb_gateway.discovery.text import KINDS
@@ -87,7 +88,7 @@ def worker_options() -> Mapping[str, Option]:
 
 def shared_cache_options() -> Mapping[str, Option]:
     """List the options of a shared cache."""
-    return _keywords(Router.add_shared_cache)
+    return _keywords(SharedCaches.add)
 
 
 def discovery_options(kind: str) -> Mapping[str, Option]:

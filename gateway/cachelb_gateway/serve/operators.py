@@ -67,7 +67,7 @@ class Operators:
         if not self.may_capture:
             return _error(403, "captures are off: start cachelb serve with --capture")
         try:
-            tap = Tap(self._router, *check_limits(**_read_limits(body)))
+            tap = Tap(self._router.records, *check_limits(**_read_limits(body)))
         except RuntimeError as error:
             return _error(409, str(error))
         except (TypeError, ValueError, OverflowError) as error:

@@ -213,7 +213,7 @@ class RouterGateway:
         """Report to the router."""
         self._now = now
         running, waiting, queued_tokens, kv_usage = load
-        self.router.update_load(
+        self.router.load_sink.update_load(
             self._names[worker],
             running=running,
             waiting=waiting,

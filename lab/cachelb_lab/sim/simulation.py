@@ -240,7 +240,7 @@ def simulate(
             pool, members = fleet.pool
             blocks = pool.blocks(workload.block_size)
             ms = pool.load_ms_per_token
-            router.add_shared_cache("pool", load_ms_per_token=ms, ttl_s=None, kv_blocks=blocks, workers=members)
+            router.shared_caches.add("pool", load_ms_per_token=ms, ttl_s=None, kv_blocks=blocks, workers=members)
         return router
 
     if gateway is not None and (gateways != 1 or sharing):
@@ -307,7 +307,7 @@ def _entrances(
     """Return the routers of a run, those with a policy written in Python behind gateways."""
     routers = [make(lambda: 0.0) for _ in range(gateways)]
     entrances: list[Any] = list(routers)
-    if not routers[0]._plan.is_native:  # noqa: SLF001 - the run's, not a caller's
+    if not routers[0].policy.is_native:
         gateways_of = [RouterGateway(make, workload, fleet.names) for _ in routers]
         for one in gateways_of:
             one.admit(admission)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from cachelb.events.endpoints import Endpoint
 from cachelb.events.poll_source import PollSource
-from cachelb.events.sink import EventSink, KvSink
+from cachelb.events.sink import EventSink, KvSink, RouterEvents
 from cachelb.events.source import ZmqSource
 from cachelb.events.stats import (
     PollSourceStats,
@@ -30,6 +30,7 @@ __all__ = [
     "PollSource",
     "PollSourceStats",
     "PollStats",
+    "RouterEvents",
     "StreamState",
     "StreamStats",
     "ZmqSource",

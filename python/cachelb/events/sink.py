@@ -49,6 +49,53 @@ class EventSink(Protocol):
         ...
 
 
+class RouterEvents(EventSink, Protocol):
+    """`Router.event_sink`: it receives streams, and messages that you received yourself."""
+
+    def key_of(self, worker: object) -> str:
+        """Return the key of a worker given as itself or as its key."""
+        ...
+
+    def apply_events(
+        self,
+        worker: object,
+        payload: bytes | bytearray | memoryview,
+        *,
+        seq: int | None = None,
+        dp_rank: int | None = None,
+    ) -> int:
+        r"""Apply a KV event message of a worker's engine that you received yourself.
+
+        Messages of a worker, or of each rank of it, must come in order. Sequence numbers reveal duplicates, a restarted
+        engine and lost messages; after a loss the worker's blocks are doubtful and the stream is "degraded"
+        (`WorkerStats.kv_events`). An unreadable message counts as lost. The content of a message never raises: entries
+        that cannot be applied are counted.
+
+        Args:
+            worker: The worker or its key.
+            payload: The last frame of the message: a batch of events in msgpack.
+            seq: Its number, None if the engine gives none.
+            dp_rank: Rank whose endpoint it came from; a rank named in the message wins.
+
+        Returns:
+            How many events were applied.
+
+        Raises:
+            UnknownWorkerError: The worker is not registered.
+            TypeError: An argument has the wrong type.
+            ValueError: A number is out of range, or the worker has no such rank.
+
+        Example:
+            >>> from cachelb import Router
+            >>> router = Router(["gpu0"], policy="kv-aware")
+            >>> router.event_sink.apply_events("gpu0", b"\x92\x01\x91\x91\xb0AllBlocksCleared", seq=0)
+            1
+            >>> router.stats().workers[0].kv_events.state
+            'live'
+        """
+        ...
+
+
 class KvSink(Protocol):
     """An object with a receiver of event streams; `cachelb.Router` implements it.
 

@@ -50,10 +50,12 @@ class OfferedWorkers:
         if now >= self._next_look:
             self._next_look = now + self._forget_after_s / 4
             for key in [key for key, seen in self._seen.items() if now - seen > self._forget_after_s]:
-                name = self._router.key_of(key)
+                name = self._router.event_sink.key_of(key)
                 del self._seen[key]
-                if all(self._router.key_of(other) != name for other in self._seen):  # such as one without a last slash
-                    self._router.remove_worker(name)
+                if all(
+                    self._router.event_sink.key_of(other) != name for other in self._seen
+                ):  # such as one without a last slash
+                    self._router.remove_worker(key)
         return new
 
 

@@ -85,7 +85,7 @@ class VllmRouterSelect(Guest):
         if self._offered.see(urls, now=self._clock()):
             known = self.router.keys()
             self._open = {key: bookings for key, bookings in self._open.items() if key in known}
-        keys = [self.router.key_of(url) for url in urls]
+        keys = [self.router.event_sink.key_of(url) for url in urls]
         for key, worker in zip(keys, workers, strict=True):
             bookings = self._open.setdefault(key, deque())
             while len(bookings) > max(0, int(worker.get("load") or 0)):

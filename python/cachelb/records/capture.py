@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from cachelb._core import RouterFleet
+    from cachelb.records.jsonl import Recording
 
 _log = logging.getLogger("cachelb.records")
 
@@ -46,15 +47,17 @@ MOST_SECONDS: Final = 86_400.0
 
 
 class CaptureSource(RecordSource, Protocol):
-    """The source of a capture; `cachelb.Router` is one."""
+    """The source of a capture; `Router.records` is one."""
 
     @property
-    def policy(self) -> str:
-        """Name of the policy."""
+    def policy(self) -> object:
+        """The policy, whose text is its name."""
         ...
 
     @property
-    def _fleet(self) -> RouterFleet: ...
+    def capture(self) -> RouterFleet:
+        """The native capture of prompts."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,12 +92,11 @@ class Tap:
     After `seconds` it takes no more requests, and ends when those it has are finished, or after `linger_s`.
     """
 
-    def __init__(self, router: CaptureSource, seconds: float, linger_s: float, max_bytes: int) -> None:
+    def __init__(self, records: CaptureSource, seconds: float, linger_s: float, max_bytes: int) -> None:
         """Begin; a RuntimeError if another capture of the router runs."""
-        self._fleet = router._fleet  # noqa: SLF001 - captures have no public form of their own
-        self._router = router
-        self._fleet.start_capture(os.urandom(16), _WAITING_BYTES)
-        _, self._cursor, _ = router.records_since(1 << 62, 0)
+        self._records, self._capture = records, records.capture
+        self._capture.start_capture(os.urandom(16), _WAITING_BYTES)
+        _, self._cursor, _ = self._records.since(1 << 62, 0)
         self._begin_s = time.monotonic()
         self._seconds, self._linger_s, self._max_bytes = seconds, linger_s, max_bytes
         self._open: dict[str, dict[str, Any]] = {}
@@ -111,7 +113,7 @@ class Tap:
         reason = self._drain(lines)
         if self._is_taking and age_s >= self._seconds:
             self._is_taking = False
-            self._fleet.stop_capture()
+            self._capture.stop_capture()
         if reason is None and not self._is_taking and (not self._open or age_s >= self._seconds + self._linger_s):
             reason = "time"
         return self._written(lines, reason)
@@ -126,7 +128,7 @@ class Tap:
     def _written(self, lines: list[str], reason: str | None) -> bytes:
         self.stats = replace(self.stats, open=len(self._open))
         if reason is not None:
-            self._fleet.stop_capture()
+            self._capture.stop_capture()
             missing = {"requests": self.stats.requests, "open": self.stats.open, "missed": self.stats.missed}
             lines.append(self._marker("end", reason=reason, **missing))
             self._open.clear()
@@ -140,7 +142,7 @@ class Tap:
         count = missed = 0
         while True:
             # A record that is here was decided before the prompts are taken.
-            records, self._cursor, lost = self._router.records_since(self._cursor, _CHUNK)
+            records, self._cursor, lost = self._records.since(self._cursor, _CHUNK)
             missed += lost + self._take()
             for record in records:
                 prompt = self._open.pop(record.id, None)
@@ -162,7 +164,7 @@ class Tap:
 
     def _take(self) -> int:
         """Take the prompts of new decisions; return how many there was no room for."""
-        rows, missed = self._fleet.captured()
+        rows, missed = self._capture.captured()
         for name, units, block_size, session, tenant, blocks in rows:
             encoded = base64.b64encode(blocks).decode()
             if self._open_bytes + len(encoded) > _OPEN_BYTES or len(blocks) > 8 * _MOST_BLOCKS:
@@ -181,8 +183,8 @@ class Tap:
     def _marker(self, kind: str, **fields: object) -> str:
         """Return a line on the capture as a whole."""
         names = ("key", "dp_rank", "gpu", "kv_tokens")
-        workers = [dict(zip(names, row, strict=True)) for row in self._fleet.cache_sizes()]
-        return marker_line(kind, time_s=time.time(), policy=self._router.policy, workers=workers, **fields)
+        workers = [dict(zip(names, row, strict=True)) for row in self._capture.cache_sizes()]
+        return marker_line(kind, time_s=time.time(), policy=str(self._records.policy), workers=workers, **fields)
 
 
 class Capture:
@@ -230,7 +232,7 @@ class Capture:
         self._runs: Runs[_Run] = Runs()
         self._before = CaptureStats()
 
-    def start(self, router: CaptureSource, /) -> None:
+    def start(self, router: Recording[CaptureSource], /) -> None:
         """Begin. In a forked child, which has requests of its own, it does nothing: the file is the parent's.
 
         Args:
@@ -241,11 +243,11 @@ class Capture:
             RuntimeError: This capture, or another one of the router, runs already.
         """
         if self._runs.claim(self):
-            router._fleet.stop_capture()  # noqa: SLF001 - as in `Tap`
+            router.records.capture.stop_capture()
             return
         file = self._path.open("wb", buffering=0)
         try:
-            tap = Tap(router, self._seconds, self._linger_s, self._max_bytes)
+            tap = Tap(router.records, self._seconds, self._linger_s, self._max_bytes)
         except RuntimeError:
             file.close()
             raise

@@ -8,7 +8,7 @@ import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from cachelb.arguments import seconds, whole
 from cachelb.records.schema import decision_line, lost_line
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
     from cachelb.types import DecisionRecord
 
+R_co = TypeVar("R_co", covariant=True)
+
 _log = logging.getLogger("cachelb.records")
 
 _CHUNK = 128  # the router copies this many records under its lock, in well under 0.1 ms
@@ -26,10 +28,19 @@ _JOIN_S = 10.0
 
 
 class RecordSource(Protocol):
-    """The source of records; `cachelb.Router` is one."""
+    """The source of records; `Router.records` is one."""
 
-    def records_since(self, cursor: int, limit: int = ..., /) -> tuple[list[DecisionRecord], int, int]:
+    def since(self, cursor: int, limit: int = ..., /) -> tuple[list[DecisionRecord], int, int]:
         """Return the records after the cursor, the new cursor, and how many were overwritten meanwhile."""
+        ...
+
+
+class Recording(Protocol[R_co]):
+    """An object with records; `cachelb.Router` is one."""
+
+    @property
+    def records(self) -> R_co:
+        """The records of its finished requests."""
         ...
 
 
@@ -98,7 +109,7 @@ class JsonlRecords:
         self._runs: Runs[_Run] = Runs()
         self._before: RecordsStats = RecordsStats()
 
-    def start(self, router: RecordSource, /) -> None:
+    def start(self, router: Recording[RecordSource], /) -> None:
         """Begin to write.
 
         Args:
@@ -206,12 +217,12 @@ class _File:
 class _Run:
     """One life of the thread, from start to stop."""
 
-    def __init__(self, router: RecordSource, file: _File, interval_s: float) -> None:
+    def __init__(self, router: Recording[RecordSource], file: _File, interval_s: float) -> None:
         self.pid = os.getpid()
-        self._router = router
+        self._records = router.records
         self._file = file
         self._interval_s = interval_s
-        _, self._cursor, _ = router.records_since(0, 0)  # earlier records count as missed only if they are still there
+        _, self._cursor, _ = self._records.since(0, 0)  # earlier records count as missed only if they are still there
         self._ended = threading.Event()
         self._draining = threading.Lock()
         self._thread = threading.Thread(target=self._work, name="cachelb-records", daemon=True)
@@ -249,7 +260,7 @@ class _Run:
         """Write everything that finished so far."""
         with self._draining:
             while True:
-                records, self._cursor, lost = self._router.records_since(self._cursor, _CHUNK)
+                records, self._cursor, lost = self._records.since(self._cursor, _CHUNK)
                 self._lost += lost
                 self._missing += lost
                 self._write(records)

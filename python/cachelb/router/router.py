@@ -9,13 +9,17 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from cachelb._core import Router as NativeRouter
 from cachelb.arguments import listed, request_copy, require
 from cachelb.cache_groups import CacheLayout
 from cachelb.decision import Decision, PairDecision
+from cachelb.moved import moved_member
 from cachelb.policies.plan import Plan
-from cachelb.router import forks
+from cachelb.router import forks, views
 from cachelb.router.attachable import Sources
 from cachelb.router.discovered import Discovered
+from cachelb.router.policy import RouterPolicy
+from cachelb.router.records import Records
 from cachelb.router.settings import named_keywords, values_of
 from cachelb.router.shared_caches import SharedCaches
 from cachelb.router.shared_state import SharedState
@@ -28,19 +32,22 @@ if TYPE_CHECKING:
 
     from cachelb.admission import Admission
     from cachelb.bodies import RequestBodies
-    from cachelb.events.sink import EventSink
+    from cachelb.events.sink import RouterEvents
+    from cachelb.explanation import Explanation
     from cachelb.forward import Forward
     from cachelb.policies import PolicyLike
-    from cachelb.router.attachable import Attachable
+    from cachelb.router.attachable import Attachable, Sharing
     from cachelb.router.settings import Health, Pairs
-    from cachelb.types import RequestArguments
+    from cachelb.secret import Secret
+    from cachelb.sources import LoadSink
+    from cachelb.types import RequestArguments, RouterStats
 
 W = TypeVar("W")
 
 _log = logging.getLogger("cachelb.router")
 
 
-class Router(SharedCaches[W]):
+class Router(NativeRouter[W]):
     """Routes requests over a fleet of registered workers.
 
     The router keeps one index of cached prefixes per model, the load of every worker, and the policy. Its memory is
@@ -90,7 +97,7 @@ class Router(SharedCaches[W]):
             health: When a worker is passed over, and how long its reports and bookings count; None for the defaults of
                 `Health`.
             block_size: Tokens per block, as in the engines. It never changes, since callers may keep hashes of this
-                size; an engine's own block size, once learned, is mapped to it (`learn_worker`).
+                size; an engine's own block size, once learned, is mapped to it (`load_sink`).
             models: Block sizes of models that have an index of their own.
             max_memory_mb: Megabytes (of 2**20 bytes) the block indexes of all models may use together, at least 1 and
                 within 20 %; the least recently used blocks leave first. None leaves only the workers' own capacities.
@@ -149,10 +156,22 @@ class Router(SharedCaches[W]):
         router.sync_workers(workers)
         return router
 
+    _plan: Plan
     _block_size: int
+    _secrets: tuple[Secret, ...]
+    _sources: Sources
     _waiting: Waiting
     _pid: int
     _forgotten: int | None
+    _exchange: Sharing | None = None
+
+    discovered: Discovered
+    """The workers that sources of discovery registered."""
+
+    @property
+    def policy(self) -> RouterPolicy:
+        """The policy: its name, its shadows, and what it has learned."""
+        return RouterPolicy(self._plan, self._fleet)
 
     # --- fleet ---
 
@@ -206,7 +225,6 @@ class Router(SharedCaches[W]):
             slow_start_s=slow_start_s,
             cache_layout=None if layout is None else asdict(layout),
         )
-        self._released()
 
     def _open_models(self, names: Iterable[str]) -> None:
         for model in names:
@@ -236,71 +254,8 @@ class Router(SharedCaches[W]):
         for key, worker in now.items():
             if key not in known:
                 self._fleet.add(worker, name=key)
-                self._released()
             else:
                 self._fleet.replace_object(key, worker)
-
-    def set_ready(self, worker: W | str, ready: bool) -> None:  # noqa: FBT001 - the contract
-        """Mark a worker ready or not. Its cached prefixes and its requests stay known.
-
-        Args:
-            worker: The worker or its key.
-            ready: Whether it takes requests.
-
-        Raises:
-            UnknownWorkerError: It is not registered.
-        """
-        self._fleet.set_ready(worker, ready)
-        if ready:
-            self._released()
-
-    def learn_worker(
-        self,
-        worker: W | str,
-        *,
-        kv_blocks: int | None = None,
-        block_size: int | None = None,
-        retention_interval: int | Literal["all"] | None = None,
-        engine: str | None = None,
-    ) -> None:
-        """Apply a load source's findings about a worker.
-
-        The index of a model keeps the block size it was built with. An engine may have another, if one is a multiple of
-        the other: its cached prefixes are credited in whole blocks of both, and its capacity is converted. KV events
-        carry the size too and win where they differ; `KvEventStats.mismatch` then names both.
-
-        Args:
-            worker: The worker or its key.
-            kv_blocks: Blocks its KV cache holds, as its engine counts them.
-            block_size: Tokens per block of its engine. None keeps the known value, at first the router's.
-            retention_interval: Where the engine of a hybrid model keeps what a prompt resumes with, beside the ends of
-                prompts: every so many tokens, 0 for nowhere, or "all". None keeps the known value.
-            engine: Program of its engine: "vllm", "sglang" or "tensorrt-llm". None keeps the known value.
-
-        Raises:
-            UnknownWorkerError: It is not registered.
-            TypeError: An argument has the wrong type.
-            ValueError: An argument is out of range, or the engine's block size fits none of the models the worker
-                serves; the message names both, and nothing is changed.
-
-        Example:
-            >>> from cachelb import Router
-            >>> router = Router(["gpu0"], block_size=16)
-            >>> router.learn_worker("gpu0", kv_blocks=4_000, block_size=32)
-            >>> router.select_worker(tokens=range(80)).on_complete()
-            >>> router.select_worker(tokens=range(80)).matched_tokens
-            64
-            >>> router.learn_worker("gpu0", block_size=24)
-            Traceback (most recent call last):
-            ValueError: the engine of worker "gpu0" has blocks of 24 tokens, the router of 16: ...
-        """
-        self._fleet.learn(
-            worker,
-            kv_blocks=kv_blocks,
-            block_size=block_size,
-            retention_interval=retention_interval,
-            engine=engine,
-        )
 
     # --- selection ---
 
@@ -337,7 +292,7 @@ class Router(SharedCaches[W]):
             >>> second.prefill.worker, second.decode.worker
             ('p0', 'd0')
         """
-        return PairDecision(*self._select_pair(dry_run=dry_run, **request), self._retry_pair)
+        return PairDecision(*self._select_pair(dry_run=dry_run, **request), self)
 
     async def select_worker_when_ready(self, *, timeout_s: float, **request: Unpack[RequestArguments]) -> Decision[W]:
         """Pick a worker as soon as one is available.
@@ -497,57 +452,56 @@ class Router(SharedCaches[W]):
                 raise TypeError(f"reserve() books the worker it is given: leave out {name}=")
         return self._reserve(worker, track_prefill_tokens, **request)
 
-    # --- events ---
-
-    def apply_kv_events(
-        self,
-        worker: W | str,
-        payload: bytes | bytearray | memoryview,
-        *,
-        seq: int | None = None,
-        dp_rank: int | None = None,
-    ) -> int:
-        r"""Apply a KV event message of a worker's engine that you received yourself.
-
-        Messages of a worker, or of each rank of it, must come in order. Sequence numbers reveal duplicates, a restarted
-        engine and lost messages; after a loss the worker's blocks are doubtful and the stream is "degraded"
-        (`WorkerStats.kv_events`). An unreadable message counts as lost. The content of a message never raises: entries
-        that cannot be applied are counted.
+    def explain(self, **request: Unpack[RequestArguments]) -> Explanation:
+        """Explain the worker `select_worker` would pick now, with its view of every worker. Changes nothing.
 
         Args:
-            worker: The worker or its key.
-            payload: The last frame of the message: a batch of events in msgpack.
-            seq: Its number, None if the engine gives none.
-            dp_rank: Rank whose endpoint it came from; a rank named in the message wins.
+            **request: As for `select_worker`.
 
         Returns:
-            How many events were applied.
+            The explanation.
 
         Raises:
-            UnknownWorkerError: The worker is not registered.
+            NoWorkerAvailable: No worker can be picked.
             TypeError: An argument has the wrong type.
-            ValueError: A number is out of range, or the worker has no such rank.
-
-        Example:
-            >>> from cachelb import Router
-            >>> router = Router(["gpu0"], policy="kv-aware")
-            >>> router.apply_kv_events("gpu0", b"\x92\x01\x91\x91\xb0AllBlocksCleared", seq=0)
-            1
-            >>> router.stats().workers[0].kv_events.state
-            'live'
+            ValueError: An argument is out of range.
         """
-        return self._fleet.apply_events(worker, payload, seq=seq, dp_rank=dp_rank)
+        return self._explain(**{"by_load": True, **request})
 
-    # --- sources and life ---
+    # --- state and life ---
+
+    def stats(self) -> RouterStats:
+        """Read every counter. Adds no cost per request.
+
+        Returns:
+            The counters and the state of every worker.
+        """
+        self._use()
+        return views.stats(self)
 
     @property
-    def event_sink(self) -> EventSink:
-        """The receiver of KV event streams, for a source of your own; `update_load` and its like receive load."""
+    def records(self) -> Records:
+        """The records of finished requests."""
+        return Records(self.policy, self._fleet)
+
+    @property
+    def shared_caches(self) -> SharedCaches:
+        """The caches that workers of a model can read, such as a Mooncake store."""
+        return SharedCaches(self._fleet)
+
+    @property
+    def event_sink(self) -> RouterEvents:
+        """The receiver of KV events, for a source of your own."""
+        return self._fleet
+
+    @property
+    def load_sink(self) -> LoadSink:
+        """The receiver of load, health and facts of the workers' engines, for a source of your own."""
         return self._fleet
 
     @property
     def shared_state(self) -> SharedState:
-        """The state that routers share, for a transport of your own."""
+        """The state that routers share, for snapshots and for a transport of your own."""
         return SharedState(self)
 
     def attach(self, source: Attachable) -> None:
@@ -582,8 +536,11 @@ class Router(SharedCaches[W]):
     def __exit__(self, *_error: object) -> None:
         self.close()
 
+    if not TYPE_CHECKING:
+        __getattr__ = moved_member
+
     def __repr__(self) -> str:
-        return f"<Router policy={self.policy!r} workers={len(self.keys())}>"
+        return f"<Router policy={self.policy.name!r} workers={len(self.keys())}>"
 
     def _forked(self) -> None:
         """Drop the parent's state, and nothing more: most children only run another program and must start fast."""

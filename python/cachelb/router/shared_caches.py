@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from cachelb.arguments import listed
-from cachelb.router.observation import Observation
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import Literal
 
-W = TypeVar("W")
+    from cachelb._core import RouterFleet
 
 TTL_S = 1800.0
 """Seconds that a block of a shared cache is trusted after an event announced it."""
 
 
-class SharedCaches(Observation[W]):
-    """The part of a router that knows shared caches."""
+@dataclass(frozen=True, slots=True)
+class SharedCaches:
+    """The shared caches of a router: `Router.shared_caches`."""
 
-    def add_shared_cache(
+    _fleet: RouterFleet
+
+    def add(
         self,
         name: str,
         *,
@@ -30,15 +33,15 @@ class SharedCaches(Observation[W]):
         media: Iterable[Literal["cpu", "disk"]] = (),
         ttl_s: float | None = TTL_S,
         kv_blocks: int | None = None,
-        workers: Iterable[W | str] | None = None,
+        workers: Iterable[Any] | None = None,
     ) -> None:
         """Register the cache that workers of a model can read, or update it; its known blocks stay.
 
         Every candidate that reads it is credited the blocks that continue its own, so a shared cache narrows the gap
-        between those and never makes one look worse by itself. Its blocks come from its own events (`apply_kv_events`
-        with its name) and from those of its workers: events that say "external" or "remote", and the media named here.
-        Under `adaptive` a block counts by what loading it saves of computing it; `overlap-cost` has
-        `shared_cache_multiplier`.
+        between those and never makes one look worse by itself. Its blocks come from its own events
+        (`RouterEvents.apply_events` with its name) and from those of its workers: events that say "external" or
+        "remote", and the media named here. Under `adaptive` a block counts by what loading it saves of computing it;
+        `overlap-cost` has `shared_cache_multiplier`.
 
         Args:
             name: Its name, which no worker has as its key.
@@ -61,8 +64,8 @@ class SharedCaches(Observation[W]):
         Example:
             >>> from cachelb import Router
             >>> router = Router(["gpu0", "gpu1"])
-            >>> router.add_shared_cache("mooncake", load_ms_per_token=0.01, media=["cpu"])
-            >>> router.shared_caches()
+            >>> router.shared_caches.add("mooncake", load_ms_per_token=0.01, media=["cpu"])
+            >>> router.shared_caches.blocks()
             {'mooncake': 0}
         """
         names = [media] if isinstance(media, str) else listed("media", media)
@@ -77,7 +80,7 @@ class SharedCaches(Observation[W]):
             workers=None if workers is None else listed("workers", workers),
         )
 
-    def remove_shared_cache(self, name: str) -> bool:
+    def remove(self, name: str) -> bool:
         """Forget a shared cache and its blocks.
 
         Args:
@@ -91,7 +94,7 @@ class SharedCaches(Observation[W]):
         """
         return self._fleet.remove_shared_cache(name)
 
-    def shared_caches(self) -> dict[str, int]:
+    def blocks(self) -> dict[str, int]:
         """Count the blocks of each shared cache.
 
         Returns:

@@ -1,16 +1,28 @@
-"""A router's state, for transports that share it with other routers."""
+"""A router's state, for transports that share it with other routers, and for snapshots."""
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any
+
+from cachelb.arguments import number
+from cachelb.errors import SnapshotError
+from cachelb.secret import VARIABLE
+from cachelb.types import Restored
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from typing_extensions import Buffer
 
     from cachelb._core import SnapshotPieces
     from cachelb.router.attachable import Sharing
     from cachelb.router.router import Router
     from cachelb.secret import Secret
+
+
+TTL_S = 3600.0
+"""Seconds that restored prefixes are trusted, unless a request finds them again."""
 
 
 class SharedState:
@@ -67,7 +79,7 @@ class SharedState:
         """
         parts = self._router._fleet.share(origin, ttl_s, max_bytes, share_fleet=share_fleet)
         self._router._exchange = exchange
-        return [self._router._policy_for(part) for part in parts]
+        return [self._router.policy.name_of(part) for part in parts]
 
     def end(self, exchange: Sharing) -> None:
         """End what `begin` began for the same transport."""
@@ -101,40 +113,94 @@ class SharedState:
         Raises:
             CachelbError: It cannot be read.
         """
-        outcome = self._router._fleet.receive(message)
-        self._router._released()
-        return outcome
+        return self._router._fleet.receive(message)
 
     def follow(self) -> list[tuple[str, Exception]]:
         """Apply the changes of workers that were received; return those that cannot be, by key of the worker."""
         failed: list[tuple[str, Exception]] = []
-        changes = self._router._fleet.changes()
-        for key, models in changes:
+        for key, models in self._router._fleet.changes():
             try:
                 self._router._open_models(models)
                 self._router._fleet.follow(key)
             except (TypeError, ValueError) as error:
                 failed.append((key, error))
-        if changes:
-            self._router._released()
         return failed
 
     def forget(self, origin: int) -> None:
         """Forget another router: its requests are no longer counted."""
         self._router._fleet.forget_origin(origin)
-        self._router._released()
 
     def counts(self) -> tuple[dict[int, int], dict[str, int]]:
         """Count the bookings of each other router, and what was shared."""
         return self._router._fleet.sharing_counts()
 
+    def snapshot(self) -> bytes:
+        """Write every worker's cached prefixes, of all models, as block hashes of 8 to 10 bytes each.
+
+        Requests are left out, since they end with the process. Selections go on meanwhile, and their placements may be
+        included. Holders of the `secret` can test whether a given prompt was routed.
+
+        Returns:
+            The snapshot.
+
+        Raises:
+            SnapshotError: The router has no `secret`, so no other could use it.
+
+        Example:
+            >>> from cachelb import Router
+            >>> router = Router(["gpu0", "gpu1"], secret="known to all gateways")
+            >>> router.select_worker(tokens=range(64)).on_complete()
+            >>> again = Router(["gpu0", "gpu1"], secret="known to all gateways")
+            >>> again.shared_state.restore(router.shared_state.snapshot()).blocks
+            4
+            >>> again.select_worker(tokens=range(64)).matched_tokens
+            48
+        """
+        return b"".join(self.pieces())
+
+    def restore(self, data: Buffer, *, ttl_s: float = TTL_S) -> Restored:
+        """Restore the workers' cached prefixes from a snapshot. Workers are matched by key.
+
+        The order of eviction is kept. Restored prefixes are trusted like remote state: for `ttl_s`, longer once a
+        request finds them again, and on a worker with KV events only as expected blocks.
+
+        Args:
+            data: The result of `snapshot`, in this process or another.
+            ttl_s: Seconds that the prefixes are trusted.
+
+        Returns:
+            Counts of restored and skipped entries.
+
+        Raises:
+            SnapshotError: It is damaged, of another version, or of a router with another `secret`, `hash_seed` or block
+                size; or this router has no `secret`. Nothing was changed then.
+            TypeError: It is not bytes, or `ttl_s` is not a number.
+            ValueError: `ttl_s` is not above 0.
+
+        Example:
+            >>> from cachelb import Router
+            >>> Router(["gpu0"], secret="known to all gateways").shared_state.restore(b"?")
+            Traceback (most recent call last):
+            cachelb.errors.SnapshotError: snapshot refused: it is too short
+        """
+        ttl_s = number("ttl_s", ttl_s)
+        self.check_secret()
+        found = self._router._fleet.restore(data, ttl_s)
+        age_s = max(0.0, time.time() - found.pop("kept_ms") / 1e3)
+        return Restored(**found, age_s=age_s)
+
+    def pieces(self) -> SnapshotPieces:
+        """Begin a snapshot that is produced as it is read, so that it is never in memory as a whole."""
+        self.check_secret()
+        return self._router._fleet.keep(time.time_ns() // 1_000_000)
+
     def check_secret(self) -> None:
         """Refuse a router without a secret, whose snapshots no other can use, with `SnapshotError`."""
-        self._router._need_secret()
-
-    def snapshot(self) -> SnapshotPieces:
-        """Begin a snapshot that is produced as it is read, so that it is never in memory as a whole."""
-        return self._router._pieces()
+        if not self.secrets:
+            raise SnapshotError(
+                "this router has no secret, so a snapshot fits no other router: build it with secret=..., or set"
+                f" {VARIABLE}, the same at every start"
+            )
 
     def taken_ms(self, snapshot: bytes) -> int:
         """Return when a snapshot was taken, in milliseconds of Unix time."""

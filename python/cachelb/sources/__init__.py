@@ -8,13 +8,14 @@ Example:
 from __future__ import annotations
 
 from cachelb.poll_stats import WorkerPolls
-from cachelb.sources.base import LoadReport, LoadTarget, Source
+from cachelb.sources.base import LoadReport, LoadSink, LoadTarget, Source
 from cachelb.sources.metrics import MetricsSource, MetricsSourceStats
 from cachelb.sources.orca import OrcaError, parse_orca
 from cachelb.sources.prometheus_text import MetricsPage, read_metrics_page
 
 __all__ = [
     "LoadReport",
+    "LoadSink",
     "LoadTarget",
     "MetricsPage",
     "MetricsSource",

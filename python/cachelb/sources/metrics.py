@@ -58,8 +58,8 @@ class MetricsSource:
 
     One thread polls all workers of the router, as they change, over persistent connections. A slow or dead worker
     delays only itself: it is polled again after 2, 4, 8... intervals, up to 5 seconds. The router passes over a worker
-    whose page has no answer three times in a row (`Router.update_health`), and drops what it held once its engine is a
-    new process.
+    whose page has no answer three times in a row (`LoadSink.update_health`), and drops what it held once its engine is
+    a new process.
 
     vLLM, SGLang (`--enable-metrics`) and TensorRT-LLM pages are understood; trtllm-serve has its page elsewhere:
     `url=lambda key: key + "/prometheus/metrics"`. A page that names data-parallel ranks is reported as one worker,

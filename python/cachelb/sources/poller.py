@@ -74,8 +74,7 @@ class Poller:
         self.place = place
         self.is_gone = False  # a worker that the router does not know is one that it does not name
         self._settings = settings
-        self._router = router
-        self._update_health: Callable[..., None] = getattr(router, "update_health", _ignore)
+        self._sink = router.load_sink
         self._is_silent = False
         self._restarts = Restarts()
         self._slots = slots
@@ -155,7 +154,7 @@ class Poller:
             return
         self._is_silent = not is_answered
         try:
-            self._update_health(self._key, answered=is_answered, took_s=took_s, restarted=is_restarted)
+            self._sink.update_health(self._key, answered=is_answered, took_s=took_s, restarted=is_restarted)
         except KeyError:
             pass  # removed a moment ago
         except Exception as error:  # noqa: BLE001 - a router in trouble must not end polling, and it is logged
@@ -166,7 +165,7 @@ class Poller:
         prefill_tps, gen_tps = self._throughput.observe(page, now_s=sent_s)
         load = page.load
         try:
-            self._router.update_load(
+            self._sink.update_load(
                 self._key,
                 running=load.running,
                 waiting=load.waiting,
@@ -180,14 +179,14 @@ class Poller:
             # By itself: a router that refuses the rest knows it all the same.
             if page.engine not in (None, self._engine):
                 self._engine = page.engine
-                self._router.learn_worker(self._key, engine=page.engine)
+                self._sink.learn_worker(self._key, engine=page.engine)
             kv_blocks = load.kv_blocks
             if kv_blocks is not None and self.place[1] > 1:  # the router counts those of each rank
                 kv_blocks //= max(len(page.ranks), 1)
             facts = (kv_blocks, load.block_size, load.retention_interval)
             if facts not in (_NO_FACTS, self._published):
                 self._published = facts
-                self._router.learn_worker(
+                self._sink.learn_worker(
                     self._key,
                     kv_blocks=kv_blocks,
                     block_size=load.block_size,
@@ -218,10 +217,6 @@ def _sleep(page: MetricsPage) -> str | dict[int, str] | None:
     """Return whether the engine sleeps, by rank where ranks differ."""
     by_rank = {rank: load.sleep for rank, load in page.ranks.items() if load.sleep is not None}
     return by_rank if len(set(by_rank.values())) > 1 else page.load.sleep  # type: ignore[return-value]
-
-
-def _ignore(*_arguments: object, **_named: object) -> None:
-    """Stand in for the health of a router that has none."""
 
 
 def pause_s(interval_s: float, took_s: float, failures: int) -> float:

@@ -66,7 +66,7 @@ class FileKeeper:
             age_s = max(0.0, time.time() - self._router.shared_state.taken_ms(data) / 1e3)
             if age_s > max_age_s:
                 return self._cold(f"the snapshot is {age_s:.0f} s old, more than {max_age_s:g}"), None
-            found = self._router.restore(data, ttl_s=ttl_s)
+            found = self._router.shared_state.restore(data, ttl_s=ttl_s)
         except FileNotFoundError:
             return self._cold("there is no snapshot yet"), None
         except (OSError, CachelbError, MemoryError) as error:
@@ -117,7 +117,7 @@ class FileKeeper:
         try:
             with open(opened, "wb", buffering=0) as file:  # noqa: PTH123 - a descriptor
                 length = 0
-                for piece in self._router.shared_state.snapshot():
+                for piece in self._router.shared_state.pieces():
                     left = memoryview(piece)
                     while left:
                         left = left[file.write(left) :]

@@ -9,7 +9,7 @@ from typing import Any
 
 from cachelb.arguments import number, require, seconds
 from cachelb.router import Router
-from cachelb.router.snapshots import TTL_S
+from cachelb.router.shared_state import TTL_S
 from cachelb.state.keeping import FileKeeper
 from cachelb.types import Restored
 

@@ -276,9 +276,9 @@ def _dry_run_predicts_the_next_pick(subject: _Subject) -> None:
     open_: list[Decision[str]] = []
     for step in range(80):
         request = _request(draw)
-        before = (fleet.router.loads(), fleet.router.block_count())
+        before = (fleet.router.loads(), fleet.router.stats().index_blocks)
         dry = [fleet.select(**request, dry_run=True) for _ in range(2)]
-        if (fleet.router.loads(), fleet.router.block_count()) != before:
+        if (fleet.router.loads(), fleet.router.stats().index_blocks) != before:
             raise subject.fail("dry_run changed loads or recorded a placement")
         real = fleet.select(**request)
         picks = [(decision.key, decision.reason) for decision in (*dry, real)]
@@ -343,7 +343,7 @@ def _missing_signals_are_no_errors(subject: _Subject) -> None:
     for report in reports:
         fleet = subject.fleet()
         for key in KEYS[:2]:
-            fleet.router.update_load(key, **report)
+            fleet.router.load_sink.update_load(key, **report)
         for request in requests:
             fleet.select(**request).on_complete()
 
@@ -384,7 +384,7 @@ def _memory_stays(subject: _Subject) -> None:
 
     def used() -> tuple[int, int]:
         gc.collect()
-        return tracemalloc.get_traced_memory()[0], fleet.router.memory_bytes
+        return tracemalloc.get_traced_memory()[0], fleet.router.stats().memory_bytes
 
     run(_WARM_UP)
     was_tracing = tracemalloc.is_tracing()

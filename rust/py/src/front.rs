@@ -9,7 +9,7 @@ use crate::policy::NativePolicy;
 use crate::router::NativeRouter;
 
 macro_rules! front {
-    ($class:ident, $name:literal, |$this:ident, $worker:ident| $names:expr) => {
+    ($class:ident, $name:literal) => {
         #[pymethods]
         impl $class {
             #[doc = stub!($name, ".finish_session")]
@@ -34,31 +34,6 @@ macro_rules! front {
                 rows.into_py_dict(py)
             }
 
-            #[doc = stub!($name, ".block_count")]
-            #[pyo3(signature = (worker=None))]
-            fn block_count(
-                &self,
-                py: Python<'_>,
-                worker: Option<&Bound<'_, PyAny>>,
-            ) -> PyResult<u64> {
-                let $this = self;
-                let names = worker.map(|$worker| $names).transpose()?;
-                self.engine.locked(py, |selector| {
-                    let pools = selector.pools();
-                    let Some(names) = names else {
-                        return pools.block_count(None);
-                    };
-                    let known = names.iter().filter_map(|name| selector.fleet().find(name));
-                    known.map(|id| pools.block_count(Some(id))).sum()
-                })
-            }
-
-            #[doc = stub!($name, ".memory_bytes")]
-            #[getter]
-            fn memory_bytes(&self, py: Python<'_>) -> PyResult<usize> {
-                self.engine.locked(py, |selector| selector.memory_bytes())
-            }
-
             #[doc = stub!($name, ".validate")]
             fn validate(&self, py: Python<'_>) -> PyResult<()> {
                 self.engine.checked(py, |selector| selector.validate())
@@ -66,9 +41,28 @@ macro_rules! front {
         }
     };
 }
-front!(NativePolicy, "Policy", |policy, worker| policy
-    .candidates(worker));
-front!(NativeRouter, "Router", |router, worker| router
-    .fleet
-    .get()
-    .candidates(worker));
+front!(NativePolicy, "Policy");
+front!(NativeRouter, "Router");
+
+#[pymethods]
+impl NativePolicy {
+    #[doc = stub!("Policy.block_count")]
+    #[pyo3(signature = (worker=None))]
+    fn block_count(&self, py: Python<'_>, worker: Option<&Bound<'_, PyAny>>) -> PyResult<u64> {
+        let names = worker.map(|worker| self.candidates(worker)).transpose()?;
+        self.engine.locked(py, |selector| {
+            let pools = selector.pools();
+            let Some(names) = names else {
+                return pools.block_count(None);
+            };
+            let known = names.iter().filter_map(|name| selector.fleet().find(name));
+            known.map(|id| pools.block_count(Some(id))).sum()
+        })
+    }
+
+    #[doc = stub!("Policy.memory_bytes")]
+    #[getter]
+    fn memory_bytes(&self, py: Python<'_>) -> PyResult<usize> {
+        self.engine.locked(py, |selector| selector.memory_bytes())
+    }
+}

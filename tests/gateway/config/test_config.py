@@ -307,7 +307,7 @@ def test_every_policy_takes_its_own_defaults_and_aliases_from_a_configuration(na
     options = {row.path.removeprefix("policy."): row.value for row in rows if row.value is not None}
     loaded = load({"policy": {"type": name.replace("-", "_"), **options}})
     with loaded.build() as router:
-        assert router.policy == loaded.policy.name == name
+        assert router.policy.name == loaded.policy.name == name
     assert {row.path: row.value for row in rows} == {row.path: shown(loaded)[row.path][0] for row in rows}
     assert set(loaded.policy.options) == set(options)
     for alias, option in POLICIES[name].option_aliases.items():

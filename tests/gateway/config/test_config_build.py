@@ -35,7 +35,7 @@ def test_router_of_a_file_has_its_workers_policy_and_configuration(
     file.write_text(json.dumps({"router": {"policy": "random", "block_size": 64}, "workers": workers}))
     loaded = config.load(file)
     router = loaded.build()
-    assert router.policy == "random"
+    assert router.policy.name == "random"
     assert [(row.key[7:11], row.weight) for row in router.stats().workers] == [("gpu0", 2.0), ("gpu1", 1.0)]
     assert loaded.options == {"block_size": 64, "booking_ttl_s": 60}
 
@@ -64,9 +64,9 @@ def test_shared_caches_are_registered_with_their_options() -> None:
     assert shown["shared_caches[0].ttl_s"] == (1800.0, "default")
     assert [shown[f"shared_caches[{n}].workers"][0] for n in (0, 1)] == [None, ["b", "c"]]
     with loaded.build() as router:
-        router.apply_kv_events("a", batch(stored([1, 2], range(32), medium="cpu")), seq=0)
-        assert router.shared_caches() == {"store": 2, "other": 0}
-        router.apply_kv_events("other", batch(stored([1, 2], range(32))), seq=0)
+        router.event_sink.apply_events("a", batch(stored([1, 2], range(32), medium="cpu")), seq=0)
+        assert router.shared_caches.blocks() == {"store": 2, "other": 0}
+        router.event_sink.apply_events("other", batch(stored([1, 2], range(32))), seq=0)
         views = router.explain(tokens=range(65), model="m").candidates
         assert [view.shared_blocks for view in views] == [0, 1]
 

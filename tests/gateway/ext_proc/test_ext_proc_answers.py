@@ -137,9 +137,9 @@ async def test_usage_is_read_from_the_last_events_however_they_are_cut(
         reply = await stream.answer_body(events[start : start + 7], end=False)
         returned += reply.response_body.response.body_mutation.streamed_response.body
     assert returned == (events if modes is DUPLEX else b"")
-    assert router.recent() == []
+    assert router.records.recent() == []
     await stream.answer_body(b"")
-    [record] = router.recent()
+    [record] = router.records.recent()
     assert (record.cached_tokens, record.engine_prompt_tokens, record.output_tokens) == (48, 64, 3)
     assert 0 <= (-1 if record.ttft_s is None else record.ttft_s) <= (record.duration_s or 0)
 

@@ -248,7 +248,7 @@ def test_stopped_worker_holds_up_its_own_requests_only() -> None:
 def test_policy_of_the_command_line_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CACHELB_POLICY", "random")
     with build_router(["http://gpu0:8000"], None, 1 << 20, "round-robin") as router:
-        assert router.policy == "round-robin"
+        assert router.policy.name == "round-robin"
     assert "there is no policy 'cache-awar'; did you mean 'cache-aware'?" in refused("--policy", "cache-awar")
 
 

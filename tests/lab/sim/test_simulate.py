@@ -34,7 +34,7 @@ def test_every_policy_serves_every_request(policy: str, chats: Workload) -> None
 
 
 def test_the_default_is_the_routers_which_is_adaptive(chats: Workload) -> None:
-    assert Router(["gpu0"]).policy == "adaptive"
+    assert Router(["gpu0"]).policy.name == "adaptive"
     result = simulate(chats, FLEET, seed=1)
     assert result.policy == "adaptive"
     assert columns(result) == columns(simulate(chats, FLEET, "adaptive", seed=1))

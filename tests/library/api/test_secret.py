@@ -44,7 +44,7 @@ def test_routers_without_a_secret_agree_within_a_process_and_have_none() -> None
     router = Router(["gpu0"], hash_seed=7)
     assert not hashes_of(router)
     with pytest.raises(SnapshotError, match="secret="):
-        router.snapshot()
+        router.shared_state.snapshot()
 
 
 def test_a_hash_seed_that_is_given_wins() -> None:
@@ -52,14 +52,14 @@ def test_a_hash_seed_that_is_given_wins() -> None:
     one.select_worker(tokens=PROMPT).on_complete()
     assert one.select_worker(blocks=hash_blocks(PROMPT, seed=7)).matched_tokens == 48
     with pytest.raises(SnapshotError, match="another secret or hash_seed"):
-        two.restore(one.snapshot())
+        two.shared_state.restore(one.shared_state.snapshot())
 
 
 def test_snapshots_of_another_secret_are_refused_though_the_hash_seed_is_the_same() -> None:
     one, two = (Router(["gpu0"], secret=secret, hash_seed=7) for secret in (TEXT, OTHER))
     one.select_worker(tokens=PROMPT).on_complete()
     with pytest.raises(SnapshotError, match="another block_size"):
-        two.restore(one.snapshot())
+        two.shared_state.restore(one.shared_state.snapshot())
     assert two.select_worker(tokens=PROMPT).matched_tokens == 0
 
 
@@ -93,7 +93,7 @@ def test_the_secret_shows_nowhere(caplog: pytest.LogCaptureFixture) -> None:
             decision = each.select_worker(tokens=PROMPT)
             shown += [each, decision, decision.headers, decision.explain(), each.explain(tokens=PROMPT), each.stats()]
             decision.on_complete()
-            shown += [each.recent(), each.snapshot()]
+            shown += [each.records.recent(), each.shared_state.snapshot()]
     text = f"{shown!r} {shown!s} {caplog.text}"
     for part in (TEXT, OTHER, "known to"):
         assert part not in text

@@ -99,7 +99,7 @@ def test_a_worker_that_is_added_beside_another_gets_a_tag_and_the_other_keeps_it
     router.add_worker(OTHER, weight=2.0)
     router.sync_workers([OTHER, LOGIN])
     assert router.keys() == [first, second]
-    assert router.key_of(OTHER) == second
+    assert router.event_sink.key_of(OTHER) == second
 
 
 def test_a_changed_password_keeps_what_is_known_of_the_worker() -> None:
@@ -128,8 +128,8 @@ def test_a_trailing_slash_makes_no_second_worker() -> None:
     for name in ("http://a", "http://a/"):
         assert router.select_worker(tokens=range(64), among=[name]).matched_tokens == 48
         assert router.select_worker(exclude=[name], by_load=True).key == "http://b"
-        router.update_load(name, running=1)
-        assert router.apply_kv_events(name, b"\x92\x01\x91\x91\xb0AllBlocksCleared") == 1
+        router.load_sink.update_load(name, running=1)
+        assert router.event_sink.apply_events(name, b"\x92\x01\x91\x91\xb0AllBlocksCleared") == 1
         router.select_worker(tokens=range(64), among=[name]).on_complete()
     router.remove_worker("http://a/")
     assert router.keys() == ["http://b"]
@@ -176,7 +176,7 @@ def test_no_output_shows_credentials_of_workers(policy: str, tmp_path: Path, cap
         with pytest.raises(NoWorkerAvailable) as none:
             router.select_worker(by_load=True)
         shown += [str(none.value), repr(none.value), repr(none.value.reasons)]
-        for call in (router.set_ready, router.update_load, router.reset_cache):
+        for call in (router.set_ready, router.load_sink.update_load, router.load_sink.reset_cache):
             router.sync_workers([])
             with pytest.raises(UnknownWorkerError) as unknown:
                 call(LOGIN, **({"ready": True} if call == router.set_ready else {}))

@@ -225,7 +225,7 @@ def test_a_retry_reads_the_body_again() -> None:
     again = batched.retry()
     assert batched.matched_tokens == again.matched_tokens == first.matched_tokens
     again.on_complete()
-    assert router.recent()[-1].convention == again.explain().convention == batched.explain().convention
+    assert router.records.recent()[-1].convention == again.explain().convention == batched.explain().convention
     assert sum(router.stats().bodies.kinds.values()) == 4
     assert router.stats().bodies.conventions == {"opencode": 3}  # `once` has been read to its end
 
@@ -235,7 +235,7 @@ def test_every_selection_takes_bodies() -> None:
     router.select_worker(**CALL).on_complete()
     explained = router.explain(**CALL)
     assert (explained.prompt_tokens, explained.convention) == (len(LONG) // 4, "opencode")
-    assert router.recent()[0].convention == "opencode"
+    assert router.records.recent()[0].convention == "opencode"
     assert router.select_worker(**CALL, dry_run=True).matched_tokens > 500
     pair = router.select_pair(**CALL, by_load=True)
     assert pair.decode.prompt_tokens == len(LONG) // 4
@@ -307,7 +307,7 @@ def test_counts_have_fixed_names() -> None:
     assert "cachelb_attribution_bodies_total 1" in page
     assert "cachelb_unrendered_bodies_total 0" in page
     assert 'cachelb_identified_total{convention="codex"} 1' in page
-    assert "secret" not in page + repr(router.stats()) + repr(router.recent())
+    assert "secret" not in page + repr(router.stats()) + repr(router.records.recent())
 
 
 @pytest.mark.parametrize(

@@ -77,7 +77,7 @@ def test_rendered_ids_are_as_if_given(ids: Any, kind: type) -> None:
 
 def test_events_meet_rendered_bodies() -> None:
     router = routed(Recording())
-    router.apply_kv_events("gpu0", EVENT)
+    router.event_sink.apply_events("gpu0", EVENT)
     assert router.select_worker(body=chat(), path=CHAT).matched_tokens == 96
 
 
@@ -178,7 +178,7 @@ def test_text_in_a_fleet_with_events_warns_once(caplog: pytest.LogCaptureFixture
         router: Router[str] = Router(["gpu0"], seed=1, bodies=RequestBodies(renderer=renderer))
         with caplog.at_level(logging.WARNING, "cachelb.bodies"):
             router.select_worker(body=chat(), path=CHAT).on_complete()
-            router.apply_kv_events("gpu0", EVENT)
+            router.event_sink.apply_events("gpu0", EVENT)
             router.select_worker(body=encoded(prompt=[1, 2]), path=COMPLETIONS).on_complete()
             router.select_worker(body=chat(), path=CHAT, tokens=IDS).on_complete()
             assert caplog.records == []

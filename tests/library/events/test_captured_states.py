@@ -72,7 +72,7 @@ def test_streams_end_in_the_states_of_their_index(captures: Path, stream: str, r
                 assert predicted == said["cached_tokens"], scenario["scenario"]
         for seq in scenario["seqs"]:
             announced.read(messages[seq]["decoded"])
-            router.apply_kv_events("w", (captures / messages[seq]["payload"]).read_bytes())
+            router.event_sink.apply_events("w", (captures / messages[seq]["payload"]).read_bytes())
         state = scenario["end_state"]
         (worker,) = router.stats().workers
         assert worker.kv_events is not None

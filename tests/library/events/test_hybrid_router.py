@@ -73,7 +73,7 @@ class Engine:
 
     def _publish(self, events: list[dict[str, Any]]) -> None:
         batch = encode_batch(events, ts=len(self.sent) + 1.0)
-        self.router.apply_kv_events("gpu0", batch, seq=len(self.sent))
+        self.router.event_sink.apply_events("gpu0", batch, seq=len(self.sent))
         self.sent.append(events)
 
     def serve(self, prompt: tuple[int, ...], answer: tuple[int, ...]) -> None:
@@ -154,7 +154,7 @@ def test_what_an_engine_finds_bounds_predictions_where_its_events_leave_groups_o
         nonlocal sent
         kept = [event for event in events if event["group_idx"] == full]
         plain = [{key: event[key] for key in event if key not in GROUP_FIELDS} for event in kept]
-        router.apply_kv_events("gpu0", encode_batch(plain, ts=sent + 1.0), seq=sent)
+        router.event_sink.apply_events("gpu0", encode_batch(plain, ts=sent + 1.0), seq=sent)
         sent += 1
 
     cache = PrefixCache("gpu0", layout=layout, block_size=layout.hash_block, max_blocks=few, publish=publish)

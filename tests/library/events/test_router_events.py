@@ -48,11 +48,11 @@ def events_of(routed: cachelb.Router[str], worker: int = 0) -> KvEventStats:
 
 def test_stored_blocks_are_matched_and_removed_ones_are_not() -> None:
     routed = router()
-    assert routed.apply_kv_events("a", batch(blocks(4)), seq=0) == 1
+    assert routed.event_sink.apply_events("a", batch(blocks(4)), seq=0) == 1
     assert matched(routed) == {"a": 64, "b": 0}
-    assert routed.apply_kv_events("a", batch(removed([3]), removed([99])), seq=1) == 2
+    assert routed.event_sink.apply_events("a", batch(removed([3]), removed([99])), seq=1) == 2
     assert matched(routed) == {"a": 32, "b": 0}
-    routed.apply_kv_events("a", batch(cleared()), seq=2)
+    routed.event_sink.apply_events("a", batch(cleared()), seq=2)
     assert matched(routed) == {"a": 0, "b": 0}
     told = events_of(routed)
     assert told.events == {("store", "gpu"): 1, ("remove", "gpu"): 2, ("clear", "any"): 1}
@@ -64,7 +64,7 @@ def test_the_first_message_replaces_what_decisions_brought() -> None:
     routed = router("a")
     routed.select_worker(tokens=PROMPT).on_complete()
     assert matched(routed) == {"a": 96}
-    routed.apply_kv_events("a", batch(stored([7], range(500, 516))), seq=0)
+    routed.event_sink.apply_events("a", batch(stored([7], range(500, 516))), seq=0)
     assert matched(routed) == {"a": 0}
     assert routed.stats().workers[0].index_blocks == {"gpu": 1}
 
@@ -72,7 +72,7 @@ def test_the_first_message_replaces_what_decisions_brought() -> None:
 def test_a_worker_without_events_is_approximated_beside_one_with_events() -> None:
     routed = router()
     routed.select_worker(tokens=PROMPT, among=["b"]).on_complete()
-    routed.apply_kv_events("a", batch(blocks(2)), seq=0)
+    routed.event_sink.apply_events("a", batch(blocks(2)), seq=0)
     assert matched(routed) == {"a": 32, "b": 96}
 
 
@@ -84,28 +84,28 @@ def doubt(routed: cachelb.Router[str]) -> tuple[dict[str, int], dict[str, int]]:
 
 def test_a_lost_message_makes_doubtful_what_was_before_until_events_settle_it() -> None:
     routed = router()
-    routed.apply_kv_events("a", batch(blocks(4)), seq=0)
-    assert routed.apply_kv_events("a", batch(stored([7], PROMPT[:16]), ts=3.0), seq=2) == 1
+    routed.event_sink.apply_events("a", batch(blocks(4)), seq=0)
+    assert routed.event_sink.apply_events("a", batch(stored([7], PROMPT[:16]), ts=3.0), seq=2) == 1
     assert matched(routed) == {"a": 64, "b": 0}
     assert doubt(routed) == ({"gpu": 1}, {"gpu": 3})
     told = events_of(routed)
     assert (told.gaps, told.resyncs, told.state, told.doubted_blocks) == (1, 1, "degraded", 4)
-    routed.apply_kv_events("a", batch(removed([4]), ts=3.5), seq=3)
+    routed.event_sink.apply_events("a", batch(removed([4]), ts=3.5), seq=3)
     assert doubt(routed) == ({"gpu": 1}, {"gpu": 2})
-    routed.apply_kv_events("a", batch(stored([2], PROMPT[16:32], parent=7), ts=3.6), seq=4)
+    routed.event_sink.apply_events("a", batch(stored([2], PROMPT[16:32], parent=7), ts=3.6), seq=4)
     assert doubt(routed) == ({"gpu": 2}, {"gpu": 1})
-    routed.apply_kv_events("a", batch(cleared(), ts=4.0), seq=5)
+    routed.event_sink.apply_events("a", batch(cleared(), ts=4.0), seq=5)
     assert (events_of(routed).state, matched(routed)) == ("live", {"a": 0, "b": 0})
 
 
 @pytest.mark.parametrize("payload", [b"", b"\xc1", b"\x92\x01", bytes(100)], ids=["empty", "no type", "cut", "zeros"])
 def test_what_cannot_be_read_is_a_lost_message_and_no_error(payload: bytes) -> None:
     routed = router()
-    routed.apply_kv_events("a", batch(blocks(4)), seq=0)
-    assert routed.apply_kv_events("a", payload, seq=1) == 0
+    routed.event_sink.apply_events("a", batch(blocks(4)), seq=0)
+    assert routed.event_sink.apply_events("a", payload, seq=1) == 0
     assert doubt(routed) == ({}, {"gpu": 4})
     assert routed.stats().dropped["undecodable"] == 1
-    assert routed.apply_kv_events("a", batch(blocks(2), ts=2.0), seq=2) == 1
+    assert routed.event_sink.apply_events("a", batch(blocks(2), ts=2.0), seq=2) == 1
     assert matched(routed) == {"a": 64, "b": 0}
     assert doubt(routed) == ({"gpu": 2}, {"gpu": 2})
 
@@ -113,15 +113,17 @@ def test_what_cannot_be_read_is_a_lost_message_and_no_error(payload: bytes) -> N
 def test_ranks_have_caches_of_their_own() -> None:
     routed: cachelb.Router[str] = router("only")
     routed.add_worker("only", dp_size=2)
-    routed.apply_kv_events("only", batch(blocks(2)), seq=0, dp_rank=0)
-    routed.apply_kv_events("only", batch(blocks(4), dp_rank=1), seq=0, dp_rank=0)
+    routed.event_sink.apply_events("only", batch(blocks(2)), seq=0, dp_rank=0)
+    routed.event_sink.apply_events("only", batch(blocks(4), dp_rank=1), seq=0, dp_rank=0)
     assert matched(routed) == {"only#0": 32, "only#1": 64}, "the rank that a message names comes first"
-    assert routed.apply_kv_events("only", batch(blocks(1), dp_rank=2), seq=1, dp_rank=0) == 0
-    assert routed.apply_kv_events("only", batch(blocks(1)), seq=1) == 0
+    assert routed.event_sink.apply_events("only", batch(blocks(1), dp_rank=2), seq=1, dp_rank=0) == 0
+    assert routed.event_sink.apply_events("only", batch(blocks(1)), seq=1) == 0
     assert routed.stats().dropped["unknown-rank"] == 2
-    assert routed.apply_kv_events("only", batch(removed([2]), ts=2.0), seq=2, dp_rank=0) == 1, "the stream goes on"
+    assert routed.event_sink.apply_events("only", batch(removed([2]), ts=2.0), seq=2, dp_rank=0) == 1, (
+        "the stream goes on"
+    )
     with pytest.raises(ValueError, match='dp_rank is 2, but worker "only" has dp_size=2'):
-        routed.apply_kv_events("only", b"", dp_rank=2)
+        routed.event_sink.apply_events("only", b"", dp_rank=2)
 
 
 def test_names_mean_nothing_beyond_their_stream() -> None:
@@ -131,12 +133,12 @@ def test_names_mean_nothing_beyond_their_stream() -> None:
     for start in (0, 16):
         for (worker, rank), prompt in prompts.items():
             event = stored([start], prompt[start : start + 16], parent=0 if start else None)
-            routed.apply_kv_events(worker, batch(event, ts=start + 1.0), seq=start // 16, dp_rank=rank)
+            routed.event_sink.apply_events(worker, batch(event, ts=start + 1.0), seq=start // 16, dp_rank=rank)
     assert matched(routed) == {"a": 32, "b": 0, "ranked#0": 32, "ranked#1": 0}
-    routed.apply_kv_events("b", batch(removed([0]), ts=50.0), seq=2)
-    routed.apply_kv_events("ranked", batch(removed([0]), ts=50.0), seq=2, dp_rank=1)
+    routed.event_sink.apply_events("b", batch(removed([0]), ts=50.0), seq=2)
+    routed.event_sink.apply_events("ranked", batch(removed([0]), ts=50.0), seq=2, dp_rank=1)
     assert matched(routed) == {"a": 32, "b": 0, "ranked#0": 32, "ranked#1": 0}
-    routed.apply_kv_events("ranked", batch(removed([16]), ts=60.0), seq=2, dp_rank=0)
+    routed.event_sink.apply_events("ranked", batch(removed([16]), ts=60.0), seq=2, dp_rank=0)
     assert matched(routed)["ranked#0"] == 16
 
 
@@ -144,36 +146,36 @@ def test_a_restart_of_one_rank_leaves_the_others() -> None:
     routed: cachelb.Router[str] = router("only")
     routed.add_worker("only", dp_size=2)
     for rank in (0, 1):
-        routed.apply_kv_events("only", batch(blocks(4)), seq=0, dp_rank=rank)
-    routed.apply_kv_events("only", batch(blocks(1), ts=50.0), seq=0, dp_rank=0)
+        routed.event_sink.apply_events("only", batch(blocks(4)), seq=0, dp_rank=rank)
+    routed.event_sink.apply_events("only", batch(blocks(1), ts=50.0), seq=0, dp_rank=0)
     assert matched(routed) == {"only#0": 16, "only#1": 64}
     assert routed.stats().kv_restarts == 1
-    routed.apply_kv_events("only", batch(cleared(), ts=60.0), seq=1, dp_rank=1)
+    routed.event_sink.apply_events("only", batch(cleared(), ts=60.0), seq=1, dp_rank=1)
     assert matched(routed) == {"only#0": 16, "only#1": 0}
 
 
 def test_bad_arguments_are_named() -> None:
     routed = router()
     with pytest.raises(cachelb.UnknownWorkerError, match='"x" is not registered'):
-        routed.apply_kv_events("x", b"")
+        routed.event_sink.apply_events("x", b"")
     with pytest.raises(TypeError, match="payload must be bytes, bytearray or memoryview, got str"):
-        routed.apply_kv_events("a", "text")  # type: ignore[arg-type]
+        routed.event_sink.apply_events("a", "text")  # type: ignore[arg-type]
     for seq in (-1, 2**64 - 1, 2**70):
         with pytest.raises(ValueError, match="seq"):
-            routed.apply_kv_events("a", b"", seq=seq)
+            routed.event_sink.apply_events("a", b"", seq=seq)
     payload = batch(blocks(1))
-    assert routed.apply_kv_events("a", bytearray(payload), seq=0) == 1
-    assert routed.apply_kv_events("a", memoryview(batch(blocks(1), ts=2.0)), seq=1) == 1
+    assert routed.event_sink.apply_events("a", bytearray(payload), seq=0) == 1
+    assert routed.event_sink.apply_events("a", memoryview(batch(blocks(1), ts=2.0)), seq=1) == 1
 
 
 def test_a_removed_worker_takes_its_events_with_it() -> None:
     routed = router()
-    routed.apply_kv_events("a", batch(blocks(4)), seq=0)
-    routed.apply_kv_events("a", batch(blocks(1), ts=3.0), seq=5)
+    routed.event_sink.apply_events("a", batch(blocks(4)), seq=0)
+    routed.event_sink.apply_events("a", batch(blocks(1), ts=3.0), seq=5)
     routed.remove_worker("a")
-    assert routed.block_count() == 0
+    assert routed.stats().index_blocks == 0
     with pytest.raises(cachelb.UnknownWorkerError):
-        routed.apply_kv_events("a", batch(blocks(4)), seq=6)
+        routed.event_sink.apply_events("a", batch(blocks(4)), seq=6)
     series = {family.name: family.rows for family in families(routed.stats())}
     assert series["kv_events"] == []
     assert series["kv_gaps"] == [((), 1)], "what happened stays counted"
@@ -184,13 +186,13 @@ def test_a_removed_worker_takes_its_events_with_it() -> None:
 
 def test_a_cache_reset_forgets_names_and_keeps_the_order() -> None:
     routed = router()
-    routed.apply_kv_events("a", batch(blocks(4)), seq=0)
-    routed.reset_cache("a")
+    routed.event_sink.apply_events("a", batch(blocks(4)), seq=0)
+    routed.load_sink.reset_cache("a")
     assert matched(routed)["a"] == 0
-    assert routed.apply_kv_events("a", batch(stored([5], range(64, 80), parent=4), ts=2.0), seq=1) == 0
+    assert routed.event_sink.apply_events("a", batch(stored([5], range(64, 80), parent=4), ts=2.0), seq=1) == 0
     assert events_of(routed).parked == 1, "its parent went with the rest"
     assert events_of(routed).gaps == 0
-    routed.apply_kv_events("a", batch(cleared(), blocks(2), ts=3.0), seq=2)
+    routed.event_sink.apply_events("a", batch(cleared(), blocks(2), ts=3.0), seq=2)
     assert matched(routed)["a"] == 32
     routed.validate()
 
@@ -198,12 +200,12 @@ def test_a_cache_reset_forgets_names_and_keeps_the_order() -> None:
 def test_events_speak_of_the_first_model_of_a_worker() -> None:
     routed = router("b", models={"m": 16, "n": 16})
     routed.add_worker("a", models=["m", "n"])
-    routed.apply_kv_events("a", batch(blocks(2)), seq=0)
+    routed.event_sink.apply_events("a", batch(blocks(2)), seq=0)
     assert matched(routed, model="m") == {"a": 32, "b": 0}
     assert matched(routed, model="n") == {"a": 0, "b": 0}
     routed.add_worker("a", models=["n", "m"])
     assert matched(routed, model="m") == {"a": 0, "b": 0}
-    routed.apply_kv_events("a", batch(blocks(3)), seq=0)
+    routed.event_sink.apply_events("a", batch(blocks(3)), seq=0)
     assert matched(routed, model="n") == {"a": 48, "b": 0}
 
 
@@ -211,7 +213,7 @@ def test_identity_separates_what_events_say() -> None:
     routed = router("a")
     salted = stored([11, 12], PROMPT[:32], extra_keys=[["salt"], None])
     adapted = stored([21], PROMPT[:16], lora_name="la", extra_keys=[["la"]])
-    routed.apply_kv_events("a", batch(salted, adapted), seq=0)
+    routed.event_sink.apply_events("a", batch(salted, adapted), seq=0)
     assert matched(routed) == {"a": 0}
     assert matched(routed, cache_salt="salt") == {"a": 32}
     assert matched(routed, lora="la") == {"a": 16}
@@ -220,7 +222,7 @@ def test_identity_separates_what_events_say() -> None:
 def test_undeclared_models_of_engines_with_events() -> None:
     routed = router("a")
     adapted = stored([21], PROMPT[:16], lora_name="la", extra_keys=[["la"]])
-    routed.apply_kv_events("a", batch(blocks(3), adapted), seq=0)
+    routed.event_sink.apply_events("a", batch(blocks(3), adapted), seq=0)
     assert matched(routed, model="la") == {"a": 16}, "an adapter"
     assert matched(routed, model="other") == {"a": 48}, "asking binds nothing"
     routed.select_worker(tokens=[], model="theirs").cancel()
@@ -231,7 +233,7 @@ def test_undeclared_models_of_engines_with_events() -> None:
 
 def test_client_that_names_another_model_first_takes_no_credit_from_others() -> None:
     routed = router("a")
-    routed.apply_kv_events("a", batch(blocks(3)), seq=0)
+    routed.event_sink.apply_events("a", batch(blocks(3)), seq=0)
     routed.select_worker(tokens=[], model="a mistake").cancel()
     for _ in range(2):
         routed.select_worker(tokens=[], model="theirs").cancel()
@@ -241,11 +243,11 @@ def test_client_that_names_another_model_first_takes_no_credit_from_others() -> 
 
 def test_adapter_that_was_asked_for_before_its_first_event_makes_room_for_the_model() -> None:
     routed = router("a")
-    routed.apply_kv_events("a", batch(blocks(3)), seq=0)
+    routed.event_sink.apply_events("a", batch(blocks(3)), seq=0)
     for _ in range(9):
         routed.select_worker(tokens=[], model="la").cancel()
     adapted = stored([21], PROMPT[:16], lora_name="la", extra_keys=[["la"]])
-    routed.apply_kv_events("a", batch(adapted), seq=1)
+    routed.event_sink.apply_events("a", batch(adapted), seq=1)
     routed.select_worker(tokens=[], model="theirs").cancel()
     assert (matched(routed, model="theirs"), matched(routed, model="la")) == ({"a": 48}, {"a": 16})
 
@@ -258,7 +260,7 @@ def test_undeclared_models_without_events_are_kept_apart() -> None:
 
 def test_metrics_tell_what_events_say() -> None:
     routed = router()
-    routed.apply_kv_events("a", batch(blocks(4), stored([1], PROMPT[:16], medium="CPU"), ts=time.time()), seq=0)
+    routed.event_sink.apply_events("a", batch(blocks(4), stored([1], PROMPT[:16], medium="CPU"), ts=time.time()), seq=0)
     routed.select_worker(tokens=PROMPT, among=["b"]).on_complete()
     series = {family.name: family.rows for family in families(routed.stats())}
     assert sorted(series["index_blocks"]) == [
@@ -297,14 +299,14 @@ def test_events_from_several_threads_while_workers_come_and_go() -> None:
             for event in (blocks(6), removed([6, 5]), cleared()):
                 ts += 1
                 with contextlib.suppress(cachelb.UnknownWorkerError):
-                    routed.apply_kv_events(worker, batch(event, ts=ts))
+                    routed.event_sink.apply_events(worker, batch(event, ts=ts))
 
     with beside(feed, "abc", stop):
         for _ in range(100):
             routed.remove_worker("c")
             routed.select_worker(tokens=PROMPT).on_complete()
             routed.add_worker("c")
-            routed.reset_cache("b")
+            routed.load_sink.reset_cache("b")
             routed.stats()
     routed.validate()
 
@@ -312,12 +314,12 @@ def test_events_from_several_threads_while_workers_come_and_go() -> None:
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_the_child_of_a_fork_starts_its_feeds_anew() -> None:
     routed = router()
-    routed.apply_kv_events("a", batch(blocks(4)), seq=0)
+    routed.event_sink.apply_events("a", batch(blocks(4)), seq=0)
 
     def check() -> None:
         assert routed.stats().workers[0].kv_events is None
         assert matched(routed) == {"a": 0, "b": 0}
-        assert routed.apply_kv_events("a", batch(blocks(1)), seq=0) == 1
+        assert routed.event_sink.apply_events("a", batch(blocks(1)), seq=0) == 1
         assert matched(routed)["a"] == 16
 
     in_child(check)

@@ -37,7 +37,7 @@ class Fleet:
     def say(self, *events: dict[str, Any]) -> None:
         """Let the engine publish events a second later."""
         self.now_s += 1
-        self.router.apply_kv_events("a", encode_batch(events, ts=self.ts, dp_rank=None), seq=self._seq)
+        self.router.event_sink.apply_events("a", encode_batch(events, ts=self.ts, dp_rank=None), seq=self._seq)
         self._seq += 1
 
     def answer(self, cached_tokens: int | None, *, times: int = 1, prompt_tokens: int | None = None) -> None:
@@ -131,7 +131,7 @@ def test_other_places_and_other_groups_have_room_of_their_own() -> None:
 def test_room_is_counted_in_the_blocks_of_the_engine(size: int, stated: tuple[int, int] | None) -> None:
     fleet = Fleet(kv_blocks=6)
     if stated is not None:
-        fleet.router.learn_worker("a", kv_blocks=stated[0], block_size=stated[1])
+        fleet.router.load_sink.learn_worker("a", kv_blocks=stated[0], block_size=stated[1])
     fits = range(6)
     fleet.say(stored(fits, range(size * 6), block_size=size))
     assert fleet.told.repairs["capacity"] == 0

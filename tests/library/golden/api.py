@@ -143,7 +143,7 @@ class Subject:
         )
 
     def add_shared_cache(self, name: str, media: list[Any]) -> None:
-        self.router.add_shared_cache(name, load_ms_per_token=0.01, media=media)
+        self.router.shared_caches.add(name, load_ms_per_token=0.01, media=media)
 
     def remove(self, key: str, *, drain: bool) -> None:
         self.router.remove_worker(key, drain=drain)
@@ -152,22 +152,22 @@ class Subject:
         self.router.set_ready(key, is_ready)
 
     def learn(self, key: str, blocks: int, block_size: int) -> None:
-        self.router.learn_worker(key, kv_blocks=blocks, block_size=block_size)
+        self.router.load_sink.learn_worker(key, kv_blocks=blocks, block_size=block_size)
 
     def report(self, key: str, report: Mapping[str, Any]) -> None:
-        self.router.update_load(key, **report)
+        self.router.load_sink.update_load(key, **report)
 
     def health(self, key: str, answered: bool) -> None:
-        self.router.update_health(key, answered=answered, took_s=0.1)
+        self.router.load_sink.update_health(key, answered=answered, took_s=0.1)
 
     def reset_cache(self, key: str) -> None:
-        self.router.reset_cache(key)
+        self.router.load_sink.reset_cache(key)
 
     def finish_session(self, session: str) -> None:
         self.router.finish_session(session)
 
     def apply_events(self, key: str, message: bytes, seq: int, rank: int | None) -> None:
-        self.router.apply_kv_events(key, message, seq=seq, dp_rank=rank)
+        self.router.event_sink.apply_events(key, message, seq=seq, dp_rank=rank)
 
     # --- sharing, as a transport does it ---
 
@@ -199,7 +199,7 @@ class Subject:
         """Describe the requests that ended last, but for when that was by the calendar."""
         return [
             " ".join(flat({name: value for name, value in asdict(record).items() if name != "time_s"}))
-            for record in self.router.recent(20)
+            for record in self.router.records.recent(20)
         ]
 
 

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.library.index.test_threads import run
+from tests.models.loads import indexed_blocks
 
 from cachelb import Health, Router, UnknownWorkerError
 from cachelb.index import BlockTracker, hash_blocks
@@ -106,7 +107,7 @@ def test_a_list_that_others_resize_is_read_as_one_that_existed() -> None:
     beside(write, [hash_them, record, select], rounds=300)
     # All of it is one prompt.
     assert tracker.block_count() == tracker.overlaps(FULL).get("gpu0", 0)
-    assert router.block_count() <= LENGTH // BLOCK
+    assert router.stats().index_blocks <= LENGTH // BLOCK
     tracker.validate()
     router.validate()
 
@@ -160,8 +161,8 @@ def test_events_in_a_buffer_that_others_write_are_applied() -> None:
         payload[:] = whole[rng.randrange(2)]
 
     def apply() -> None:
-        assert router.apply_kv_events("gpu0", payload) == 1
-        assert router.apply_kv_events("gpu0", memoryview(payload)) == 1
+        assert router.event_sink.apply_events("gpu0", payload) == 1
+        assert router.event_sink.apply_events("gpu0", memoryview(payload)) == 1
 
     beside(write, [apply, apply, apply], rounds=300)
     router.validate()
@@ -172,10 +173,10 @@ def test_threads_that_bring_a_workers_first_events_share_its_streams() -> None:
     router = Router(keys, policy="kv-aware", block_size=BLOCK, seed=1)
 
     def work(number: int, turn: int) -> None:
-        assert router.apply_kv_events(keys[turn], stored(number, 1_000 * number)) == 1
+        assert router.event_sink.apply_events(keys[turn], stored(number, 1_000 * number)) == 1
 
     at_a_time(work, turns=len(keys))
-    assert [router.block_count(key) for key in keys] == [2] * len(keys)
+    assert [indexed_blocks(router, key) for key in keys] == [2] * len(keys)
     streams = [worker.kv_events for worker in router.stats().workers]
     assert [stream and stream.messages for stream in streams] == [2] * len(keys)
 
@@ -222,7 +223,7 @@ class Traffic:
             lambda: router.add_worker(Pod(key, router), dp_size=3),
             lambda: router.remove_worker(key, drain=rng.random() < 0.5),
             lambda: router.set_ready(key, rng.random() < 0.7),
-            lambda: router.update_load(key, running=rng.randrange(4), waiting=0),
+            lambda: router.load_sink.update_load(key, running=rng.randrange(4), waiting=0),
             lambda: router.sync_workers([*self.always, *pods]),
         ]
         try:

@@ -63,7 +63,7 @@ class Cases:
             assert homes[:6] == homes[6:]
             assert Counter(homes[:6]) == {0: 2, 1: 2, 2: 2}
             assert self.idle(logic) == {"completed": 12}
-            told = [record.cached_tokens for record in logic.router.recent(12)]
+            told = [record.cached_tokens for record in logic.router.records.recent(12)]
             assert told[:6] == [0] * 6
             assert min(count or 0 for count in told[6:]) > 200
             assert logic.fallbacks.total() == 0

@@ -82,7 +82,7 @@ def test_deployment_in_cooldown_comes_back_with_what_it_holds() -> None:
     host.succeed("2")
     assert host.filter(litellm_call_id="3") == home
     host.succeed("3")
-    assert host.callback.router.recent(1)[0].matched_tokens > 400
+    assert host.callback.router.records.recent(1)[0].matched_tokens > 400
 
 
 def test_load_counts() -> None:
@@ -275,7 +275,7 @@ def test_usage_is_what_the_engine_counted(response: object, streamed: bool, told
     host = Host()
     host.filter(litellm_call_id="1")
     host.succeed("1", response, stream=streamed)
-    (record,) = host.callback.router.recent(1)
+    (record,) = host.callback.router.records.recent(1)
     assert (record.cached_tokens, record.output_tokens or None) == told
 
 

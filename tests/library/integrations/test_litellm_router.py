@@ -38,7 +38,7 @@ async def test_conversations_stay_where_their_prompt_is(callback: CachelbCallbac
     assert again == first
     assert len(set(first)) == 3
     assert await ended(callback) == {"completed": 12}
-    assert sum(record.cached_tokens or 0 for record in callback.router.recent(12)) > 6 * 400
+    assert sum(record.cached_tokens or 0 for record in callback.router.records.recent(12)) > 6 * 400
     assert callback.fallbacks.total() == callback.unread == callback.expired == 0
 
 
@@ -47,7 +47,7 @@ async def test_text_completions_are_routed_by_text_and_by_token_ids(callback: Ca
     for prompt in (PROMPT, PROMPT, list(range(200)), list(range(200))):
         await router.atext_completion(model="m", prompt=prompt, max_tokens=1)
     await ended(callback)
-    assert [record.matched_tokens > 100 for record in callback.router.recent(4)] == [False, True, False, True]
+    assert [record.matched_tokens > 100 for record in callback.router.records.recent(4)] == [False, True, False, True]
     assert callback.unread == 0
 
 
@@ -146,7 +146,7 @@ async def test_stream_is_booked_until_its_end(callback: CachelbCallback, router:
         assert callback.router.stats().open_requests == 1
         assert len([chunk async for chunk in stream]) >= 4
         assert await ended(callback) == {"completed": turn}
-    told = [record.cached_tokens for record in callback.router.recent(2)]
+    told = [record.cached_tokens for record in callback.router.records.recent(2)]
     assert told == ([0, 448] if usage else [None, None])
 
 
@@ -209,7 +209,7 @@ async def test_stream_from_litellms_own_cache_is_no_sign_of_the_worker(callback:
         assert len([chunk async for chunk in await begin_stream(router)]) >= 1
         await ended(callback)
     assert endings(callback.router) == {"completed": 1, "cancelled": 1}
-    assert [record.ttft_s is None for record in callback.router.recent(2)] == [False, True]
+    assert [record.ttft_s is None for record in callback.router.records.recent(2)] == [False, True]
 
 
 @in_litellm(1)

@@ -421,7 +421,7 @@ def test_callers_that_give_up_show_which_replica_hangs(cluster: None) -> None:
         wait_until(lambda: states() == ["ready", "unreachable"])
         hung = next(row.key for row in app.router.fleet.stats().workers if row.state == "unreachable")
         ray.get(gate.open.remote())
-        app.router.fleet.update_health(hung, answered=True, restarted=True)
+        app.router.fleet.load_sink.update_health(hung, answered=True, restarted=True)
         with ThreadPoolExecutor(8) as pool:
             assert [callers.ask(pool) for _ in range(2)] == [0, 0]
             process = handle.process.remote({"prompt": body["prompt"]}).result(timeout_s=180)
@@ -453,7 +453,7 @@ def test_snippet_of_ray_s_prefix_router_works_with_the_class_exchanged(cluster: 
         prompts = [f"snippet {at} {STORY}" for at in range(2)]
         placed = [app.ask(prompt) for prompt in prompts]
         assert [app.ask(prompt) for prompt in prompts] == placed
-        assert app.router.fleet.policy == "prefix-affinity"
+        assert app.router.fleet.policy.name == "prefix-affinity"
         responses = [app.handle.remote({"prompt": f"{at % 5} {STORY}"}) for at in range(60)]
         assert len([response.result(timeout_s=180) for response in responses]) == 60
         app.wait_idle()

@@ -127,8 +127,8 @@ async def test_wrong_option_is_named(options: dict[str, Any], message: str) -> N
 def test_any_option_of_rays_prefix_router_selects_prefix_affinity(name: str) -> None:
     values: dict[str, Any] = {"do_eviction": True, "eviction_threshold_chars": 500_000}
     router, _ = build({name: values.get(name, 1)})
-    assert router.policy == "prefix-affinity"
-    assert build({})[0].policy == "adaptive"
+    assert router.policy.name == "prefix-affinity"
+    assert build({})[0].policy.name == "adaptive"
 
 
 async def test_error_of_a_policy_leaves_the_choice_to_serve(monkeypatch: pytest.MonkeyPatch) -> None:

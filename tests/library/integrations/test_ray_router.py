@@ -313,7 +313,7 @@ async def test_first_token_is_the_first_one_that_the_consumer_of_a_stream_gets(
     result.items = iter(items)
     assert [result.__next__() if in_threads else await result.__anext__() for _ in items] == items
     result.cancel()
-    assert (router.fleet.recent()[-1].ttft_s is not None) == begins
+    assert (router.fleet.records.recent()[-1].ttft_s is not None) == begins
     del result
     assert seen() is None
 

@@ -75,7 +75,7 @@ def test_models_do_not_share_prefixes() -> None:
 def _matched(host: Host) -> list[int]:
     host.loads.update(dict.fromkeys(host.loads, -10))
     host.request("")
-    return [record.matched_tokens for record in host.select.router.recent(3)]
+    return [record.matched_tokens for record in host.select.router.records.recent(3)]
 
 
 def test_request_without_text_is_picked_by_load() -> None:

@@ -52,7 +52,7 @@ def exercise(router: Router[str]) -> Any:
     router.select_worker(tokens=range(100)).on_complete(cached_tokens=0)
     router.select_worker(tokens=range(100)).on_complete(cached_tokens=90)
     router.select_worker(tokens=range(500, 600)).on_error(500)
-    router.update_load("a", running=3, waiting=1, kv_usage=0.5)
+    router.load_sink.update_load("a", running=3, waiting=1, kv_usage=0.5)
     router.set_ready("b", False)
     return router.select_worker(tokens=range(64), among=["a"])
 

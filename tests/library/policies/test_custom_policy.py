@@ -167,8 +167,10 @@ def test_columns_hold_loads_reports_and_weights() -> None:
     clock = ManualClock(100.0)
     fleet = router(look, clock=clock, health=Health(max_report_age_s=2))
     fleet.add_worker("gpu1", weight=2.0)
-    fleet.update_load("gpu1", running=3, waiting=4, queued_tokens=5, kv_usage=0.5, prefill_tps=6, gen_tps=7, age_s=1)
-    fleet.update_load("gpu2", running=3, age_s=5)
+    fleet.load_sink.update_load(
+        "gpu1", running=3, waiting=4, queued_tokens=5, kv_usage=0.5, prefill_tps=6, gen_tps=7, age_s=1
+    )
+    fleet.load_sink.update_load("gpu2", running=3, age_s=5)
     decision = fleet.select_worker(prompt_tokens=100, by_load=True)
     fleet.select_worker(prompt_tokens=40, dry_run=True, by_load=True)
     nan = pytest.approx(float("nan"), nan_ok=True)
@@ -196,7 +198,7 @@ def test_tokens_are_hashed_and_recorded_only_if_needed() -> None:
         for _ in range(2):
             fleet.select_worker(tokens=range(100)).on_complete()
     assert overlaps == [[0, 0, 0], [0, 0, 0], [0, 0, 0], [0, 3, 0]]
-    assert (without.block_count(), with_tokens.block_count()) == (0, 3)
+    assert (without.stats().index_blocks, with_tokens.stats().index_blocks) == (0, 3)
 
 
 def test_request_says_what_it_is_and_never_what_it_says() -> None:
@@ -257,7 +259,7 @@ def test_columns_share_memory_are_read_only_and_outlive_the_request() -> None:
         return 0
 
     fleet = router(keep)
-    fleet.update_load("gpu1", kv_usage=0.25)
+    fleet.load_sink.update_load("gpu1", kv_usage=0.25)
     held = [fleet.select_worker(by_load=True) for _ in range(50)]
     del fleet
     gc.collect()
@@ -337,8 +339,8 @@ def test_shadow_of_your_own_decides_beside_and_books_nothing() -> None:
         decision.on_complete()
     assert sum(fleet.loads().values()) == 0
     picks = [("own", "custom"), ("random", "random"), ("own", "policy-error")]
-    assert [[(pick.policy, pick.reason) for pick in record.shadows] for record in fleet.recent()] == [picks] * 4
-    assert [record.shadows[0].key for record in fleet.recent()] == ["gpu2"] * 4
+    assert [[(pick.policy, pick.reason) for pick in record.shadows] for record in fleet.records.recent()] == [picks] * 4
+    assert [record.shadows[0].key for record in fleet.records.recent()] == ["gpu2"] * 4
     assert fleet.stats().decisions == {("round-robin", "round-robin"): 4}
 
 

@@ -69,7 +69,7 @@ class Fleet:
         worker = "new0" if self.random.random() < 0.9 else "old0"
         running, waiting = (int(n) for n in self.random.integers(0, 9, 2))
         usage = None if running == 3 else float(self.random.random())
-        self.router.update_load(worker, running=running, waiting=waiting, kv_usage=usage)
+        self.router.load_sink.update_load(worker, running=running, waiting=waiting, kv_usage=usage)
 
     def samples(self) -> Samples:
         """Write the log and read it."""
@@ -86,9 +86,9 @@ def test_a_model_of_the_log_is_the_routers_own_to_the_byte(tmp_path: Path) -> No
     """Which it is only if every number of every row is: weights, bounds and errors follow from all of them."""
     fleet = Fleet(tmp_path / "log.jsonl")
     fleet.serve(LEARNED_FROM + 200)
-    (stats,) = fleet.router.learned_stats()
+    (stats,) = fleet.router.policy.learned_stats()
     assert (stats.version, stats.rounds["swapped"]) == (1, 1)
-    fleet.router.save_model(tmp_path / "own.model")
+    fleet.router.policy.save_model(tmp_path / "own.model")
     samples = fleet.samples()
     # The router keeps every tenth back, to compare models on.
     used = [at for at in range(LEARNED_FROM) if at % 10 != 5]
@@ -101,10 +101,10 @@ def test_a_model_of_the_log_is_the_routers_own_to_the_byte(tmp_path: Path) -> No
 
 def test_a_worker_that_reports_no_more_teaches_neither_the_router_nor_the_log(tmp_path: Path) -> None:
     fleet = Fleet(tmp_path / "log.jsonl", reports=False)
-    fleet.router.update_load("old0", running=4, waiting=1, kv_usage=0.5)
+    fleet.router.load_sink.update_load("old0", running=4, waiting=1, kv_usage=0.5)
     fleet.now += 3_600
     fleet.serve(200)
-    (stats,) = fleet.router.learned_stats()
+    (stats,) = fleet.router.policy.learned_stats()
     samples = fleet.samples()
     records = list(read_records(fleet.log).decisions())
     stale = sum(bool(record.stale_load) for record in records)

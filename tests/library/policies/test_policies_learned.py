@@ -78,7 +78,7 @@ def test_it_learns_which_device_is_faster_and_says_so() -> None:
     later = serve(router, clock, 1_000, by_gpu)[200:]
     assert share(later, MODEL) > 0.9
     assert sum(decision.worker.startswith("fast") for decision in later) / len(later) > 0.95
-    (stats,) = router.learned_stats()
+    (stats,) = router.policy.learned_stats()
     assert (stats.samples, stats.pending, stats.version > 0, stats.training) == (1_200, 0, True, False)
     assert stats.mae < stats.mean_mae
     assert sum(stats.decisions.values()) == 1_200
@@ -90,24 +90,24 @@ def test_a_saved_model_begins_where_it_ended(tmp_path: Path, as_path: bool) -> N
     router = fleet(clock)
     serve(router, clock, 600, by_gpu)
     path = tmp_path / "routing.model"
-    router.save_model(path)
+    router.policy.save_model(path)
     assert [child.name for child in tmp_path.iterdir()] == ["routing.model"]
     copy = fleet(clock, model=path if as_path else path.read_bytes())
     decisions = serve(copy, clock, 100, by_gpu)
     assert share(decisions, MODEL) > 0.9
-    assert copy.learned_stats()[0].version == router.learned_stats()[0].version
+    assert copy.policy.learned_stats()[0].version == router.policy.learned_stats()[0].version
     again = tmp_path / "again.model"
-    copy.save_model(again)
+    copy.policy.save_model(again)
     assert again.read_bytes() == path.read_bytes()
 
 
 def test_nothing_is_saved_before_there_is_a_model(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="there is no model yet"):
-        fleet().save_model(tmp_path / "model")
+        fleet().policy.save_model(tmp_path / "model")
     with pytest.raises(ValueError, match="there is no model yet"):
         Learned().save_model(tmp_path / "model")
     with pytest.raises(ValueError, match=r'model "m" has no pool'):
-        fleet().save_model(tmp_path / "model", model="m")
+        fleet().policy.save_model(tmp_path / "model", model="m")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -140,7 +140,7 @@ def test_metrics_show_what_was_learned() -> None:
     def value(name: str, **labels: str) -> float | None:
         return registry.get_sample_value(f"cachelb_{name}", {"model": "", "part": "whole", **labels})
 
-    (stats,) = router.learned_stats()
+    (stats,) = router.policy.learned_stats()
     assert router.stats().learned == (stats,)
     assert value("learned_samples_total") == 400
     assert value("learned_rounds_total", result="swapped") == stats.rounds["swapped"]
@@ -154,10 +154,10 @@ def test_configurations_name_its_options(tmp_path: Path) -> None:
     router = fleet(clock)
     serve(router, clock, 250, by_gpu)
     path = tmp_path / "m"
-    router.save_model(path)
+    router.policy.save_model(path)
     document = {"router": {"policy": "learned"}, "policy": {"k": 3, "model": str(path)}, "workers": ["a", "b"]}
     built = config.load(document).build()
-    assert (built.policy, built.learned_stats()[0].version) == ("learned", 1)
+    assert (built.policy.name, built.policy.learned_stats()[0].version) == ("learned", 1)
     assert policies.make("learned", tau_sat=0.5).name == "learned"
 
 
@@ -186,7 +186,7 @@ def drive(router: Router[str], begin: int, requests: int) -> None:
 def until(router: Router[str], check: Callable[[LearnedStats], bool]) -> None:
     deadline = time.monotonic() + 120
     i = 0
-    while not check(router.learned_stats()[0]):
+    while not check(router.policy.learned_stats()[0]):
         assert time.monotonic() < deadline
         drive(router, i, 10)
         i += 10
@@ -197,10 +197,10 @@ def test_threads_route_while_models_are_trained_and_swapped() -> None:
     with beside(partial(drive, router, requests=1_000), range(0, 40_000, 10_000)):
         pass
     router.validate()
-    (stats,) = router.learned_stats()
+    (stats,) = router.policy.learned_stats()
     assert (stats.samples, stats.pending) == (4_000, 0)
     until(router, lambda stats: sum(stats.rounds.values()) > 0)
-    assert router.learned_stats()[0].rounds["failed"] == 0
+    assert router.policy.learned_stats()[0].rounds["failed"] == 0
     del router
     gc.collect()
     assert native_threads() == 0
@@ -216,5 +216,5 @@ def test_rewards_that_cannot_be_are_counted() -> None:
     late = router.select_worker(tokens=range(64))
     clock.now += 3_601
     late.on_first_token()
-    (stats,) = router.learned_stats()
+    (stats,) = router.policy.learned_stats()
     assert (stats.samples, stats.dropped["absurd"]) == (1, 1)

@@ -77,7 +77,7 @@ def test_a_tree_keeps_within_its_capacity_and_the_memory_of_the_router() -> None
 def test_a_worker_that_is_reset_or_removed_leaves_the_tree() -> None:
     router = radix()
     router.select_worker(tokens=range(50), among=["gpu0"]).on_complete()
-    router.reset_cache("gpu0")
+    router.load_sink.reset_cache("gpu0")
     assert known(router, tokens=range(50)) == 0
     router.select_worker(tokens=range(50), among=["gpu0"]).on_complete()
     router.remove_worker("gpu0")

@@ -70,14 +70,14 @@ def test_registered_policy_is_made_by_name_with_its_options(install: Install) ->
     assert policies.make("my-last").name == "last"
     router = Router(["a", "b", "c"], policy=policies.make("my_last", offset=2))
     decision = router.select_worker(by_load=True)
-    assert (decision.worker, decision.reason, router.policy) == ("b", "custom", "last")
+    assert (decision.worker, decision.reason, router.policy.name) == ("b", "custom", "last")
     with pytest.raises(
         TypeError, match=r"set by Router\(\.\.\., policy=cachelb\.policies\.make\('my_last', offset=\.\.\.\)\)"
     ):
         Router(["a"], policy="my_last", offset=2)  # type: ignore[call-arg]
     own = policies.make("my_tokens", load="tokens")
     assert isinstance(own, policies.LeastLoaded)
-    assert Router(["a"], shadow=["my-last", own]).shadows == ("last", "least-loaded")
+    assert Router(["a"], shadow=["my-last", own]).policy.shadows == ("last", "least-loaded")
 
 
 def test_registered_policy_may_be_configured(install: Install) -> None:
@@ -149,7 +149,7 @@ def test_module_and_class_name_a_policy_wherever_one_is_named(install: Install) 
     written = {"router": {"policy": "acme:Last", "shadow": ["acme:Tokens"]}, "policy": {"offset": 3}}
     loaded = config.load({**written, "workers": ["a", "b", "c"]})
     router = loaded.build()
-    assert (router.select_worker(by_load=True).worker, router.shadows) == ("a", ("least-loaded",))
+    assert (router.select_worker(by_load=True).worker, router.policy.shadows) == ("a", ("least-loaded",))
     assert [loaded.policy.name, *(each.name for each in loaded.shadow)] == ["acme:Last", "acme:Tokens"]
 
 

@@ -63,14 +63,14 @@ def test_router_adds_up_after_contradictory_blocks_events_and_snapshots(
                 if end != "open":
                     open_requests.pop().on_complete() if end == "complete" else open_requests.pop().on_error(500)
             case ("events", worker, batch):
-                router.apply_kv_events(worker, encode_batch(batch, ts=1.0))
+                router.event_sink.apply_events(worker, encode_batch(batch, ts=1.0))
             case ("reset", worker):
-                router.reset_cache(worker)
+                router.load_sink.reset_cache(worker)
             case ("other", worker, chain):
                 other.select_worker(blocks=chain, among=[worker]).on_complete()
             case _:
-                router.restore(other.snapshot())
-                router.restore(router.snapshot())
+                router.shared_state.restore(other.shared_state.snapshot())
+                router.shared_state.restore(router.shared_state.snapshot())
         router.validate()
     for decision in open_requests:
         decision.on_error(503)

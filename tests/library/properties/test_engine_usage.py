@@ -58,7 +58,7 @@ def counted(router: cachelb.Router[str]) -> int:
     assert stats.endings["completed"] == 1
     assert stats.open_requests == 0
     router.validate()
-    (record,) = router.recent()
+    (record,) = router.records.recent()
     known = (record.cached_tokens, record.engine_prompt_tokens, record.output_tokens)
     assert all(count is None or fits(count) for count in known)
     return stats.unread_usage
@@ -125,5 +125,5 @@ def test_no_more_of_a_stream_without_a_newline_is_kept_than_a_bound() -> None:
         usage
     )
     assert kept[0] < 1 << 20
-    assert router.recent()[0].output_tokens == 9
+    assert router.records.recent()[0].output_tokens == 9
     assert TAIL_BYTES < 1 << 16

@@ -219,12 +219,12 @@ class RouterBook(RuleBasedStateMachine):
     @rule(key=keys)
     def reset_cache(self, key: str) -> None:
         if key in self.model.workers:
-            self.router.reset_cache(key)
+            self.router.load_sink.reset_cache(key)
 
     @rule(key=keys, running=st.integers(0, 20), waiting=st.none() | st.integers(0, 5))
     def update_load(self, key: str, running: int, waiting: int | None) -> None:
         if key in self.model.workers:
-            self.router.update_load(key, running=running, waiting=waiting)
+            self.router.load_sink.update_load(key, running=running, waiting=waiting)
 
     @rule(seconds=st.floats(0, 3))
     def pass_time(self, seconds: float) -> None:

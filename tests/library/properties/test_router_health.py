@@ -112,7 +112,7 @@ class World:
         self.waiting.append((decision, self.clock()))
 
     def poll(self, key: str, kind: Kind) -> None:
-        self.router.update_health(key, answered=kind != "silent", restarted=kind == "restarted")
+        self.router.load_sink.update_health(key, answered=kind != "silent", restarted=kind == "restarted")
         self.note(key, kind)
 
     def end(self, how: str, number: int) -> None:

@@ -59,7 +59,7 @@ def test_equal_holders_are_drawn_evenly(policy: str) -> None:
         for decision in held:
             decision.on_complete()
         for worker in WORKERS:  # without a report, `least-expected-wait` counts requests only
-            router.update_load(worker, queued_tokens=0)
+            router.load_sink.update_load(worker, queued_tokens=0)
         picks[router.select_worker(tokens=PROMPT).key] += 1
     assert even(picks, holders), picks
 

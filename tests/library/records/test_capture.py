@@ -26,7 +26,7 @@ from cachelb.errors import TraceError
 from cachelb.policies import POLICIES
 from cachelb.records import Capture, capture, read_records
 from cachelb.records.capture import Tap
-from cachelb.router import views
+from cachelb.router import records
 from cachelb_fakes import FakeFleet
 from cachelb_lab.sim.experiments.ladder import climb, fleet_of
 from cachelb_lab.sim.figures.lru_bound import PoolProfile
@@ -78,10 +78,10 @@ def naive(sent: Sequence[Prompt], capacity: int | None) -> float:
 def test_ladder_equals_a_recount_of_the_prompts(sent: list[Prompt], capacity: int, policy: str, tmp_path: Path) -> None:
     clock = Clock()
     router = Router(["gpu0"], seed=1, clock=clock, policy=CacheAware(index="radix") if policy == "radix" else policy)
-    tap = Tap(router, 1e6, 0.0, 1 << 24)
+    tap = Tap(router.records, 1e6, 0.0, 1 << 24)
     matched = []
     data = b""
-    with mock.patch.object(views, "time", SimpleNamespace(time=clock)):
+    with mock.patch.object(records, "time", SimpleNamespace(time=clock)):
         for prompt in sent:
             clock.now_s += STEP_S
             decision = router.select_worker(tokens=prompt)
@@ -108,11 +108,11 @@ def test_ladder_equals_a_recount_of_the_prompts(sent: list[Prompt], capacity: in
 def test_answers_count_where_the_session_goes_on(turns: list[tuple[int, int, int]], tmp_path: Path) -> None:
     clock = Clock()
     router = Router(["gpu0"], seed=1, clock=clock)
-    tap = Tap(router, 1e6, 0.0, 1 << 24)
+    tap = Tap(router.records, 1e6, 0.0, 1 << 24)
     chats: dict[int, Prompt] = {}
     known: set[Prompt] = set()
     hits = total = 0
-    with mock.patch.object(views, "time", SimpleNamespace(time=clock)):
+    with mock.patch.object(records, "time", SimpleNamespace(time=clock)):
         for number, (chat, new, answer) in enumerate(turns):
             clock.now_s += STEP_S
             prompt = chats.get(chat, (7,) * 40) + (2 * number,) * new
@@ -131,7 +131,7 @@ def test_answers_count_where_the_session_goes_on(turns: list[tuple[int, int, int
 
 def sample(router: Router[str], path: Path, texts: Sequence[str], **arguments: Any) -> CapturedTraffic:
     """Send texts while a capture runs, and read it."""
-    tap = Tap(router, 1e6, 0.0, 1 << 24)
+    tap = Tap(router.records, 1e6, 0.0, 1 << 24)
     for text in texts:
         router.select_worker(text=text, **arguments).on_complete(cached_tokens=0, prompt_tokens=len(text) // 5)
     path.write_bytes(tap.stop())
@@ -185,7 +185,7 @@ def test_a_capture_changes_no_pick(policy: str) -> None:
     picks = []
     for is_captured in (False, True):
         router = Router(["gpu0", "gpu1", "gpu2"], policy=policy, seed=3, clock=Clock())
-        tap = Tap(router, 1e6, 0.0, 1 << 24) if is_captured else None
+        tap = Tap(router.records, 1e6, 0.0, 1 << 24) if is_captured else None
         chosen = []
         for number in range(40):
             tokens = [number % 4] * (40 * (number % 3)) + [number] * 7
@@ -201,7 +201,7 @@ def test_each_request_of_pairs_is_replayed_once(tmp_path: Path) -> None:
     router: Router[str] = Router(seed=1)
     router.add_worker("p0", role="prefill")
     router.add_worker("d0", role="decode")
-    tap = Tap(router, 1e6, 0.0, 1 << 24)
+    tap = Tap(router.records, 1e6, 0.0, 1 << 24)
     for _ in range(3):
         router.select_pair(tokens=range(320)).on_complete(cached_tokens=160, output_tokens=7)
     path = tmp_path / "capture.jsonl"
@@ -220,7 +220,7 @@ def test_each_request_of_pairs_is_replayed_once(tmp_path: Path) -> None:
 def test_prompts_that_are_not_read_in_time_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(capture, "_WAITING_BYTES", 20_000)
     router = Router(["gpu0"], seed=1)
-    tap = Tap(router, 1e6, 0.0, 1 << 24)
+    tap = Tap(router.records, 1e6, 0.0, 1 << 24)
     before = router.stats().memory_bytes
     for _ in range(500):
         router.select_worker(tokens=range(1600)).on_complete()
@@ -233,7 +233,7 @@ def test_prompts_that_are_not_read_in_time_are_counted(monkeypatch: pytest.Monke
 def test_requests_that_never_end_take_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(capture, "_OPEN_BYTES", 20_000)
     router = Router(["gpu0"], seed=1)
-    tap = Tap(router, 1e6, 0.0, 1 << 24)
+    tap = Tap(router.records, 1e6, 0.0, 1 << 24)
     held = [router.select_worker(tokens=range(1600)) for _ in range(100)]
     tap.read()
     assert tap.stats.open == len(held) - tap.stats.missed <= 20
@@ -248,7 +248,7 @@ def test_requests_that_never_end_take_bounded_memory(monkeypatch: pytest.MonkeyP
 
 def test_a_prompt_too_long_for_a_line_is_left_out(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     router = Router(["gpu0"], seed=1, max_memory_mb=None)
-    tap = Tap(router, 1e6, 0.0, 1 << 30)
+    tap = Tap(router.records, 1e6, 0.0, 1 << 30)
     for blocks in (capture._MOST_BLOCKS, capture._MOST_BLOCKS + 1):
         router.select_worker(blocks=range(blocks), prompt_tokens=blocks * BLOCK).on_complete()
     path = tmp_path / "capture.jsonl"
@@ -281,7 +281,7 @@ def test_a_full_disk_ends_the_capture_and_nothing_else() -> None:
     assert taken.stats().ended == "failed"
     assert "No space left" in str(taken.stats().last_error)
     router.select_worker(tokens=range(800)).on_complete()
-    Tap(router, 1.0, 0.0, 1 << 20).stop()  # the router has no capture any more
+    Tap(router.records, 1.0, 0.0, 1 << 20).stop()  # the router has no capture any more
     router.close()
 
 
@@ -301,7 +301,7 @@ def test_a_router_has_one_capture_at_a_time(tmp_path: Path) -> None:
 
 def test_it_ends_when_the_requests_of_its_time_have(tmp_path: Path) -> None:
     router = Router(["gpu0"], seed=1)
-    tap = Tap(router, 1e-9, 1000.0, 1 << 20)
+    tap = Tap(router.records, 1e-9, 1000.0, 1 << 20)
     decision = router.select_worker(tokens=range(100))
     tap.read()
     assert (tap.stats.open, tap.stats.ended) == (1, None)
@@ -402,7 +402,7 @@ def test_a_shape_that_no_prompt_has_makes_a_line_bad(shape: Any, whole: bytes, t
 
 def test_blocks_of_two_sizes_need_a_choice_of_the_model(tmp_path: Path) -> None:
     router = Router(["gpu0"], seed=1, models={"small": 32})
-    tap = Tap(router, 1e6, 0.0, 1 << 20)
+    tap = Tap(router.records, 1e6, 0.0, 1 << 20)
     for model in (None, "small", "small"):
         router.select_worker(tokens=range(100), model=model).on_complete(output_tokens=1)
     path = tmp_path / "capture.jsonl"
@@ -493,7 +493,7 @@ def test_a_capture_ends_with_its_client(tmp_path: Path) -> None:
 
 def can_begin(router: Router[str]) -> bool:
     try:
-        Tap(router, 1.0, 0.0, 1 << 20).stop()
+        Tap(router.records, 1.0, 0.0, 1 << 20).stop()
     except RuntimeError:
         return False
     return True

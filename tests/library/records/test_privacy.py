@@ -49,7 +49,7 @@ def shown_by(router: Router[str], path: Path) -> list[str]:
         with pytest.raises(NoWorkerAvailable) as caught:
             router.select_worker(**request, among=[])
         shown.append(str(caught.value) + repr(caught.value))
-    shown += [repr(router), repr(router.stats()), repr(router.recent())]
+    shown += [repr(router), repr(router.stats()), repr(router.records.recent())]
     shown += [generate_latest(registry).decode(), str(reader.get_metrics_data())]
     router.close()
     provider.shutdown()

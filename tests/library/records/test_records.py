@@ -10,7 +10,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pytest
 from tests.models.decision_records import decision_record
@@ -32,12 +32,12 @@ class Feed:
     """A router's memory of finished requests: the last four of them."""
 
     def __init__(self) -> None:
-        self.records: list[DecisionRecord] = []
+        self.kept: list[DecisionRecord] = []
         self.broken = False
         self.asked = threading.Semaphore(0)
 
     def finish(self, n: int) -> None:
-        self.records += [record(len(self.records) + i) for i in range(n)]
+        self.kept += [record(len(self.kept) + i) for i in range(n)]
 
     def wait_for_two_looks(self) -> None:
         """Wait until a reader has fetched the records once from now on and has written them."""
@@ -45,13 +45,17 @@ class Feed:
         for _ in range(2):
             assert self.asked.acquire(timeout=120)
 
-    def records_since(self, cursor: int, limit: int = 4096, /) -> tuple[list[DecisionRecord], int, int]:
+    @property
+    def records(self) -> Self:
+        return self
+
+    def since(self, cursor: int, limit: int = 4096) -> tuple[list[DecisionRecord], int, int]:
         self.asked.release()
         if self.broken:
             raise RuntimeError("broken")
-        oldest = max(0, len(self.records) - 4)
+        oldest = max(0, len(self.kept) - 4)
         begin = max(cursor, oldest)
-        found = self.records[begin : begin + limit]
+        found = self.kept[begin : begin + limit]
         return found, begin + len(found), max(0, oldest - cursor)
 
 
@@ -92,7 +96,7 @@ def test_a_line_has_the_version_and_every_field_of_the_record(path: Path) -> Non
     with Router(["a", "b"], shadow=["random"], seed=1) as router:
         router.attach(JsonlRecords(path, interval_s=NEVER_S))
         router.select_worker(tokens=range(100)).on_complete(cached_tokens=3, output_tokens=7)
-        (expected,) = router.recent()
+        (expected,) = router.records.recent()
     (row,) = rows(path)
     assert (row["v"], row["kind"]) == (VERSION, "decision")
     assert (row["id"], row["cached_tokens"], row["output_tokens"]) == (expected.id, 3, 7)
@@ -105,7 +109,7 @@ def test_a_line_has_the_version_and_every_field_of_the_record(path: Path) -> Non
 def test_what_is_read_is_what_was_written(feed: Feed, path: Path, attached: JsonlRecords) -> None:
     feed.finish(3)
     attached.flush()
-    assert list(read_records(path).decisions()) == feed.records
+    assert list(read_records(path).decisions()) == feed.kept
 
 
 def test_stop_writes_the_rest_and_may_be_called_twice(feed: Feed, path: Path, attached: JsonlRecords) -> None:

@@ -112,7 +112,7 @@ async def test_a_report_of_an_idle_engine_releases_nobody_beyond_the_bound() -> 
     admission = make()
     blocker = await admission.acquire(tokens=prompt(0))
     tasks = [await come(admission, at + 1, tokens=prompt(at + 1)) for at in range(100)]
-    admission.router.update_load("a", running=0, waiting=0, kv_usage=0.0)
+    admission.router.load_sink.update_load("a", running=0, waiting=0, kv_usage=0.0)
     await settle()
     assert (len(admission), admission.router.loads()) == (100, {"a": 1})
     blocker.on_first_token()
@@ -226,7 +226,7 @@ async def test_what_waited_is_recorded_and_foreseen() -> None:
     clock.advance(2.5)
     blocker.on_complete()
     (await served([task]))[0].on_complete()
-    records = admission.router.recent(2)
+    records = admission.router.records.recent(2)
     assert [record.queued_s for record in records] == [0.0, 2.5]
     (band,) = admission.stats()
     assert (band.admitted, band.released, band.waited_s) == (1, 1, 2.5)

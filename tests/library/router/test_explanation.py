@@ -51,7 +51,7 @@ def test_a_score_without_bounds_is_still_json() -> None:
 def test_a_decision_is_explained_by_the_state_it_saw() -> None:
     router = Router(["a", "b"], seed=1, policy=CacheAware(seed=1))
     router.select_worker(tokens=range(1000)).on_complete()
-    holder = router.recent()[0].key
+    holder = router.records.recent()[0].key
     decision = router.select_worker(tokens=range(1000))
     router.select_worker(tokens=range(5000, 6000)).on_complete()
     told = decision.explain()

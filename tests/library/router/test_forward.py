@@ -60,7 +60,7 @@ def test_streamed_answer_is_reported_as_it_passes() -> None:
         status, answer = forward(router, body)
     assert status == 200
     assert answer.endswith(b"data: [DONE]\n\n")
-    (record,) = router.recent()
+    (record,) = router.records.recent()
     assert (record.outcome, record.output_tokens, record.cached_tokens) == ("completed", 4, 0)
     assert record.ttft_s is not None
     assert router.stats().open_requests == 0
@@ -279,7 +279,7 @@ def test_openai_client_is_routed() -> None:
         assert len(texts) >= 8
         assert fleet.workers[0].counts.tokenized + fleet.workers[1].counts.tokenized > 0
     assert endings(router) == {"completed": 4}
-    assert [record.reason for record in router.recent()] == ["cold", "prefix", "prefix", "prefix"]
+    assert [record.reason for record in router.records.recent()] == ["cold", "prefix", "prefix", "prefix"]
 
 
 def test_transport_streams_chunk_by_chunk_and_closing_ends_the_booking() -> None:

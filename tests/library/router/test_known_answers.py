@@ -66,7 +66,7 @@ def test_only_the_worker_of_a_request_holds_its_answer() -> None:
     router.select_worker(tokens=PROMPT, among=["b"]).on_complete(output_ids=ANSWER)
     found = {each.key: each.overlap_blocks for each in router.explain(tokens=NEXT).candidates}
     assert found == {"a": 0, "b": 4}
-    router.reset_cache("b")
+    router.load_sink.reset_cache("b")
     assert router.select_worker(tokens=NEXT).matched_tokens == 0
 
 
@@ -85,7 +85,7 @@ def test_the_decode_worker_of_a_pair_holds_the_answer() -> None:
 
 def test_engines_with_events_say_themselves_what_they_hold() -> None:
     router = Router(["a"], policy="kv-aware", seed=1)
-    router.apply_kv_events("a", encode_batch([{"type": "AllBlocksCleared"}], ts=1.0), seq=0)
+    router.event_sink.apply_events("a", encode_batch([{"type": "AllBlocksCleared"}], ts=1.0), seq=0)
     router.select_worker(tokens=PROMPT).on_complete(output_ids=ANSWER)
     assert router.explain(tokens=NEXT).candidates[0].overlap_blocks == 2
 
@@ -98,7 +98,7 @@ def test_engines_with_events_say_themselves_what_they_hold() -> None:
 def test_an_answer_behind_another_form_of_prompt_counts_but_names_no_blocks(arguments: dict[str, object]) -> None:
     router = Router(["a"], seed=1)
     router.select_worker(**arguments).on_complete(output_ids=ANSWER)  # type: ignore[arg-type]
-    assert (router.stats().unread_usage, router.recent()[0].output_tokens) == (0, len(ANSWER))
+    assert (router.stats().unread_usage, router.records.recent()[0].output_tokens) == (0, len(ANSWER))
     assert router.select_worker(tokens=NEXT).matched_tokens <= 32
     router.validate()
 
@@ -109,7 +109,7 @@ def test_ids_that_cannot_be_read_are_left_out_and_counted(ids: object) -> None:
     decision: Decision[str] = router.select_worker(tokens=PROMPT)
     decision.on_complete(output_ids=ids)  # type: ignore[arg-type]
     assert (decision.is_open, router.stats().unread_usage) == (False, 1)
-    assert router.recent()[0].output_tokens is None
+    assert router.records.recent()[0].output_tokens is None
     assert router.select_worker(tokens=NEXT).matched_tokens == 32
 
 

@@ -36,7 +36,7 @@ def second(router: Router[str], **arguments: Any) -> Any:
 def stated(engine: str | None) -> Iterator[Router[str]]:
     with Router(["a"], seed=1) as router:
         if engine is not None:
-            router.learn_worker("a", engine=engine)
+            router.load_sink.learn_worker("a", engine=engine)
         yield router
 
 
@@ -72,7 +72,7 @@ def test_the_engine_sets_what_a_volatile_head_costs(
 async def test_the_endpoint_picker_matches_by_the_engine_of_the_page() -> None:
     for engine, cuts in (("vllm", True), ("sglang", False)):
         router = Router(["http://10.0.0.1:8000"], seed=1)
-        router.learn_worker("http://10.0.0.1:8000", engine=engine)
+        router.load_sink.learn_worker("http://10.0.0.1:8000", engine=engine)
         async with serve(router, expose_headers=["x-cachelb-matched-tokens"]) as service:
             for request in (1, 2):
                 stream = service.stream()

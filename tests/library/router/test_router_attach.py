@@ -150,19 +150,16 @@ def test_finalizer_may_close_the_router_in_the_middle_of_its_own_thread(
 ) -> None:
     router = Router(["gpu0"], secret=SECRET)
     closed: list[str] = []
-    state = router._fleet
-    original: Callable[[], Any] = state.publish if kind == "mesh" else router._pieces
+    state, call = router._fleet, "publish" if kind == "mesh" else "keep"
+    original: Callable[..., Any] = getattr(state, call)
 
-    def closing() -> Any:
+    def closing(*arguments: Any) -> Any:
         if threading.current_thread().name.startswith("cachelb-s") and not closed:
             closed.append(threading.current_thread().name)
             router.close()
-        return original()
+        return original(*arguments)
 
-    if kind == "mesh":
-        monkeypatch.setattr(Router, "_fleet", Replaced(state, {"publish": closing}))
-    else:
-        monkeypatch.setattr(router, "_pieces", closing)
+    monkeypatch.setattr(Router, "_fleet", Replaced(state, {call: closing}))
     router.attach(mesh() if kind == "mesh" else SnapshotFile(tmp_path / "kept", interval_s=0.01))
     wait_until(lambda: bool(closed) and threads() <= before, 60.0)
     assert router.stats().state is None

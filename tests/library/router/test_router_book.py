@@ -12,18 +12,17 @@ import pytest
 from tests.library.index.test_threads import run
 
 import cachelb
-from cachelb import Decision, Router
-from cachelb.router.flat import grouped
+from cachelb import Decision, Health, Pairs, Router
 from cachelb.testing import ManualClock
 from cachelb.types import WorkerStats
 
 PROMPT = range(64)
 
 
-def make(workers: tuple[str, ...] = ("a", "b"), **options: object) -> tuple[Router[str], ManualClock]:
+def make(workers: tuple[str, ...] = ("a", "b"), **options: Any) -> tuple[Router[str], ManualClock]:
     clock = ManualClock()
-    settings: dict[str, object] = {"seed": 1, "policy": "least-loaded", "clock": clock, **options}
-    return cachelb.Router(workers, **grouped(settings)), clock
+    settings: dict[str, Any] = {"seed": 1, "policy": "least-loaded", "clock": clock, **options}
+    return cachelb.Router(workers, **settings), clock
 
 
 def row(router: Router[str], key: str) -> WorkerStats:
@@ -42,7 +41,7 @@ def on(router: Router[str], key: str) -> Decision[str]:
 
 
 def test_s6_a_request_that_streams_for_hours_is_never_freed_and_a_silent_one_expires() -> None:
-    router, clock = make(booking_ttl_s=3600)
+    router, clock = make(health=Health(booking_ttl_s=3600))
     streaming, silent = on(router, "a"), on(router, "b")
     streaming.on_first_token()
     for _ in range(5 * 60):
@@ -61,13 +60,13 @@ def test_s6_a_request_that_streams_for_hours_is_never_freed_and_a_silent_one_exp
 
 
 def test_s8_two_reports_that_agree_drop_the_oldest_bookings_beyond_them() -> None:
-    router, clock = make(reconcile_grace_s=30)
+    router, clock = make(health=Health(reconcile_grace_s=30))
     decisions = [on(router, "a") for _ in range(3)]
     clock.advance(31)
-    router.update_load("a", running=1, waiting=0)
+    router.load_sink.update_load("a", running=1, waiting=0)
     assert router.loads()["a"] == 3
     clock.advance(0.1)
-    router.update_load("a", running=0, waiting=1)
+    router.load_sink.update_load("a", running=0, waiting=1)
     assert [decision.is_open for decision in decisions] == [False, False, True]
     assert endings(router) == {"reconciled": 2}
     for decision in decisions:
@@ -81,18 +80,18 @@ def test_s8_two_reports_that_agree_drop_the_oldest_bookings_beyond_them() -> Non
     ids=["off", "half a report", "a stale report"],
 )
 def test_reports_drop_nothing(grace: float | None, report: dict[str, Any]) -> None:
-    router, clock = make(reconcile_grace_s=grace, max_report_age_s=2.0)
+    router, clock = make(health=Health(reconcile_grace_s=grace, max_report_age_s=2.0))
     decision = on(router, "a")
     for _ in range(5):
         clock.advance(100)
-        router.update_load("a", **report)
+        router.load_sink.update_load("a", **report)
     assert decision.is_open
     decision.cancel()
 
 
 def test_a_report_above_the_bookings_raises_the_load_while_it_is_fresh() -> None:
-    router, clock = make(max_report_age_s=2.0)
-    router.update_load("a", running=3, waiting=2)
+    router, clock = make(health=Health(max_report_age_s=2.0))
+    router.load_sink.update_load("a", running=3, waiting=2)
     picks = [router.select_worker(by_load=True) for _ in range(6)]
     assert [pick.key for pick in picks[:5]] == ["b"] * 5
     assert router.loads()["a"] <= 1, "a report never creates bookings"
@@ -104,16 +103,16 @@ def test_a_report_above_the_bookings_raises_the_load_while_it_is_fresh() -> None
 
 
 def test_a_report_that_was_overtaken_changes_nothing() -> None:
-    router, clock = make(reconcile_grace_s=30)
+    router, clock = make(health=Health(reconcile_grace_s=30))
     held = [on(router, "a") for _ in range(2)]
     clock.advance(100)
-    router.update_load("a", running=2, waiting=0)
+    router.load_sink.update_load("a", running=2, waiting=0)
     for age in (1.5, 1.0):
-        router.update_load("a", running=0, waiting=0, age_s=age)
+        router.load_sink.update_load("a", running=0, waiting=0, age_s=age)
     row = router.stats().workers[0]
     assert (row.running, row.report_age_s) == (2, 0)
     assert all(decision.is_open for decision in held)
-    router.update_load("a", running=1, waiting=1)
+    router.load_sink.update_load("a", running=1, waiting=1)
     assert router.stats().workers[0].running == 1, "of equal age, the later one"
     for decision in held:
         decision.cancel()
@@ -139,7 +138,7 @@ def picks(router: Router[str], n: int = 6) -> set[str]:
 
 @pytest.mark.parametrize("error", [500, 502, 504, TimeoutError()], ids=repr)
 def test_failures_before_the_first_byte_trip_the_breaker_for_the_cooldown(error: BaseException | int) -> None:
-    router, clock = make(breaker_failures=3, breaker_cooldown_s=5)
+    router, clock = make(health=Health(breaker_failures=3, breaker_cooldown_s=5))
     for _ in range(2):
         break_once(router, error)
     assert picks(router) == {"a", "b"}
@@ -163,14 +162,14 @@ def test_failures_before_the_first_byte_trip_the_breaker_for_the_cooldown(error:
     ids=["client", "cancelled", "after the first byte", "abandoned"],
 )
 def test_what_says_nothing_about_a_worker_never_trips(end: Callable[[Any], object]) -> None:
-    router, _ = make(breaker_failures=1)
+    router, _ = make(health=Health(breaker_failures=1))
     for _ in range(10):
         end(on(router, "a"))
     assert picks(router) == {"a", "b"}
 
 
 def test_workers_that_all_failed_are_still_used() -> None:
-    router, _ = make(breaker_failures=1)
+    router, _ = make(health=Health(breaker_failures=1))
     on(router, "a").on_error(500)
     on(router, "b").on_error(429)
     assert picks(router, 20) == {"a", "b"}
@@ -179,8 +178,8 @@ def test_workers_that_all_failed_are_still_used() -> None:
 # --- pairs ---
 
 
-def pairs(**options: object) -> tuple[Router[str], ManualClock]:
-    router, clock = make((), **{"pd_uncached_token_threshold": 0, **options})
+def pairs(**options: Any) -> tuple[Router[str], ManualClock]:
+    router, clock = make((), **{"pairs": Pairs(uncached_token_threshold=0), **options})
     for key in ("p1", "p2"):
         router.add_worker(key, role="prefill")
     for key in ("d1", "d2"):
@@ -196,7 +195,7 @@ def test_the_decisions_of_a_pair_have_ids_and_explanations_of_their_own() -> Non
     for decision in (pair.prefill, pair.decode):
         assert [row.key for row in decision.explain().candidates if row.picked] == [decision.key]
     pair.cancel()
-    assert len({record.id for record in router.recent()}) == 2
+    assert len({record.id for record in router.records.recent()}) == 2
 
 
 def test_the_retry_of_a_pair_excludes_only_the_half_that_failed() -> None:
@@ -252,7 +251,7 @@ def test_eight_threads_leave_nothing_behind() -> None:
             lambda: router.remove_worker(draw.choice("abc"), drain=draw.random() < 0.5),
             lambda: router.add_worker(draw.choice("abc")),
             lambda: router.set_ready(draw.choice("abc"), draw.random() < 0.8),
-            lambda: router.update_load(draw.choice("abc"), running=draw.randrange(9), waiting=0),
+            lambda: router.load_sink.update_load(draw.choice("abc"), running=draw.randrange(9), waiting=0),
         ]
         for _ in range(1_000):
             with contextlib.suppress(cachelb.NoWorkerAvailable, cachelb.UnknownWorkerError, IndexError, ValueError):

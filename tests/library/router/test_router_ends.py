@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import cachelb
+from cachelb import Health, Pairs
 from cachelb.policies import LeastLoaded
 from cachelb.router.flat import grouped
 from cachelb.testing import ManualClock
@@ -53,7 +54,7 @@ def pair(router: Any) -> Any:
 @pytest.mark.parametrize("select", [single, pair])
 @pytest.mark.parametrize("end", ILLEGAL)
 def test_retry_after_an_end_raises_and_books_nothing(select: Callable[[Any], Any], end: str) -> None:
-    router = make(pd_fallback=True)
+    router = make(pairs=Pairs(fallback=True))
     tell, message = ILLEGAL[end]
     decision = select(router)
     tell(decision)
@@ -127,7 +128,7 @@ OUTCOMES = {
 
 
 def test_an_exhausted_retry_names_what_came_of_each_worker() -> None:
-    router = make(("a", "b", "c", "d", "e"), breaker_failures=0)
+    router = make(("a", "b", "c", "d", "e"), health=Health(breaker_failures=0))
     router.set_ready("e", False)
     error = exhaust(single(router), [502, 429, ConnectionRefusedError("http://secret@host"), None])
     assert error.reasons["e"] == "not ready"
@@ -137,7 +138,7 @@ def test_an_exhausted_retry_names_what_came_of_each_worker() -> None:
 
 def test_an_exhausted_retry_of_a_bare_policy_and_of_a_pair_names_it_too() -> None:
     exhaust(LeastLoaded(seed=1).select_worker(["a", "b"], by_load=True), [404, None])
-    router = make((), pd_uncached_token_threshold=0)
+    router = make((), pairs=Pairs(uncached_token_threshold=0))
     router.add_worker("p", role="prefill")
     router.add_worker("d", role="decode")
     pair = router.select_pair(tokens=PROMPT)
@@ -176,7 +177,7 @@ def is_left(router: Any) -> tuple[Any, ...]:
 def test_a_dropped_decision_leaves_what_a_cancelled_one_leaves(
     policy: str, stage: str, select: Callable[[Any], Any]
 ) -> None:
-    cancelled, dropped = (make(policy=policy, pd_fallback=True) for _ in range(2))
+    cancelled, dropped = (make(policy=policy, pairs=Pairs(fallback=True)) for _ in range(2))
     held_until(stage, select, cancelled).pop().cancel()
     held_until(stage, select, dropped).clear()
     gc.collect()

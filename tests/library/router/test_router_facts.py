@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 
 import pytest
+from tests.models.loads import indexed_blocks
 
 from cachelb import Router
 from cachelb.metrics.families import families
@@ -20,20 +21,20 @@ def test_a_worker_that_is_added_again_keeps_what_it_holds() -> None:
     router.add_worker("gpu0", weight=2.0)
     router.validate()
     assert router.select_worker(tokens=range(64)).matched_tokens == 48
-    router.learn_worker("gpu0", kv_blocks=2)
+    router.load_sink.learn_worker("gpu0", kv_blocks=2)
     router.validate()
-    assert router.block_count("gpu0") == 2
+    assert indexed_blocks(router, "gpu0") == 2
 
 
 def test_a_worker_that_is_added_again_keeps_its_capacity_unless_told_another() -> None:
     router = Router(["gpu0"], seed=1)
-    router.learn_worker("gpu0", kv_blocks=8, block_size=16)
+    router.load_sink.learn_worker("gpu0", kv_blocks=8, block_size=16)
     held = []
     for options in ({"weight": 2.0}, {"dp_size": 2}, {"kv_blocks": 12}, {}):
         router.add_worker("gpu0", **options)
         for tokens in prompts(20):
             router.select_worker(tokens=tokens).on_complete()
-        held.append(router.block_count("gpu0"))
+        held.append(indexed_blocks(router, "gpu0"))
     assert held == [8, 16, 12, 12]
 
 
@@ -41,24 +42,24 @@ def test_a_worker_that_is_added_again_keeps_its_capacity_unless_told_another() -
 def test_facts_that_are_no_counts_are_refused(name: str) -> None:
     router = Router(["gpu0"])
     with pytest.raises(ValueError, match=f"{name} must be from 1 to 4294967295, got 0"):
-        router.learn_worker("gpu0", **{name: 0})  # type: ignore[arg-type]
+        router.load_sink.learn_worker("gpu0", **{name: 0})  # type: ignore[arg-type]
     with pytest.raises(TypeError, match=name):
-        router.learn_worker("gpu0", **{name: 1.5})  # type: ignore[arg-type]
+        router.load_sink.learn_worker("gpu0", **{name: 1.5})  # type: ignore[arg-type]
 
 
 def test_the_latest_program_of_an_engine_is_kept_for_every_rank() -> None:
     router: Router[str] = Router()
     router.add_worker("gpu0", dp_size=2)
-    router.learn_worker("gpu0", engine="vllm")
-    router.learn_worker("gpu0", kv_blocks=8)
+    router.load_sink.learn_worker("gpu0", engine="vllm")
+    router.load_sink.learn_worker("gpu0", kv_blocks=8)
     router.add_worker("gpu0", dp_size=3)
     assert [row.engine for row in router.stats().workers] == ["vllm"] * 3
-    router.learn_worker("gpu0", engine="sglang")
+    router.load_sink.learn_worker("gpu0", engine="sglang")
     assert [row.engine for row in router.stats().workers] == ["sglang"] * 3
     with pytest.raises(ValueError, match='engine must be one of "vllm", "sglang", "tensorrt-llm", got "tgi"'):
-        router.learn_worker("gpu0", engine="tgi")
+        router.load_sink.learn_worker("gpu0", engine="tgi")
     with pytest.raises(TypeError, match="engine must be one of"):
-        router.learn_worker("gpu0", engine=1)  # type: ignore[arg-type]
+        router.load_sink.learn_worker("gpu0", engine=1)  # type: ignore[arg-type]
     assert router.stats().workers[0].engine == "sglang"
 
 
@@ -66,13 +67,13 @@ def test_each_model_has_its_own_block_size() -> None:
     router: Router[str] = Router(block_size=16, models={"long": 64})
     router.add_worker("gpu0", models=["long"])
     router.add_worker("gpu1")
-    router.learn_worker("gpu0", block_size=64)
-    router.learn_worker("gpu1", block_size=64)
+    router.load_sink.learn_worker("gpu0", block_size=64)
+    router.load_sink.learn_worker("gpu1", block_size=64)
     with pytest.raises(ValueError, match="96 tokens, the router of 64"):
-        router.learn_worker("gpu0", block_size=96)
-    router.learn_worker("gpu1", block_size=96)
+        router.load_sink.learn_worker("gpu0", block_size=96)
+    router.load_sink.learn_worker("gpu1", block_size=96)
     with pytest.raises(ValueError, match="24 tokens, the router of 16 or 64"):
-        router.learn_worker("gpu1", block_size=24)
+        router.load_sink.learn_worker("gpu1", block_size=24)
     first = router.select_worker(tokens=range(640), model="long")
     again = router.select_worker(tokens=range(640), model="long", among=[first.worker])
     assert again.matched_tokens == 9 * 64
@@ -132,7 +133,7 @@ def test_kv_blocks_that_load_reports_contradict_are_replaced_logged_once_and_exp
     seen = []
     for _ in range(20):
         now_s += 0.001
-        router.update_load("gpu0", running=10, waiting=0, kv_usage=0.25)
+        router.load_sink.update_load("gpu0", running=10, waiting=0, kv_usage=0.25)
         seen.append(router.stats().workers[0].learned.get("kv_blocks"))
     router.validate()
     assert seen[6] is None

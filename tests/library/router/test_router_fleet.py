@@ -6,19 +6,19 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import pytest
+from tests.models.loads import indexed_blocks
 
 import cachelb
-from cachelb import Decision, Router
-from cachelb.router.flat import grouped
+from cachelb import Decision, Health, Router
 from cachelb.testing import ManualClock
 from cachelb.types import WorkerStats
 
 PROMPT = range(64)
 
 
-def make(*workers: str, **options: object) -> tuple[Router[str], ManualClock]:
+def make(*workers: str, **options: Any) -> tuple[Router[str], ManualClock]:
     clock = ManualClock()
-    return cachelb.Router(workers, seed=1, clock=clock, **grouped(options)), clock
+    return cachelb.Router(workers, seed=1, clock=clock, **options), clock
 
 
 def on(router: Router[str], key: str) -> Decision[str]:
@@ -49,7 +49,7 @@ EVENTS: dict[str, tuple[Callable[[Any], object], After]] = {
         After(4, open_request=True, candidate=True, registered=True, session_stays=True),
     ),
     "restart": (
-        lambda router: router.reset_cache("a"),
+        lambda router: router.load_sink.reset_cache("a"),
         After(0, open_request=True, candidate=True, registered=True, session_stays=True),
     ),
     "drain": (
@@ -111,7 +111,7 @@ def test_a_flap_keeps_the_prefixes_and_a_restart_begins_the_slow_start_again() -
     assert again.matched_tokens == 48
     weight = {row.key: row.weight for row in router.explain(tokens=PROMPT).candidates}
     assert weight == {"a": 1.0, "b": 1.0}
-    router.reset_cache("a")
+    router.load_sink.reset_cache("a")
     weight = {row.key: row.weight for row in router.explain(tokens=PROMPT).candidates}
     assert weight == {"a": 0.25, "b": 1.0}
 
@@ -155,7 +155,7 @@ def test_a_draining_rank_keeps_its_name_in_stats_and_records() -> None:
     for decision in decisions:
         decision.on_complete()
     assert {(row.key, row.dp_rank) for row in router.stats().workers} == {("b", None)}
-    recent = router.recent()
+    recent = router.records.recent()
     assert {(record.key, record.dp_rank) for record in recent} == {(key, rank) for key, rank, _ in named}
     assert {shadow.key for record in recent for shadow in record.shadows} <= {"a", "a#x", "b"}
 
@@ -228,22 +228,22 @@ def test_models_have_indexes_of_their_own_and_only_their_workers() -> None:
     router.add_worker("m1", models=["m"])
     for model in ("m", None):
         router.select_worker(tokens=PROMPT, model=model, among=["any"]).on_complete()
-    assert router.block_count("any") == 8
+    assert indexed_blocks(router, "any") == 8
     assert router.select_worker(tokens=PROMPT, model="m", among=["any"]).matched_tokens == 48
     with pytest.raises(cachelb.NoWorkerAvailable):
         router.select_worker(tokens=PROMPT, among=["m1"])
     router.add_worker("any", models=["m"])
-    assert router.block_count("any") == 4, "it left the other model's index"
+    assert indexed_blocks(router, "any") == 4, "it left the other model's index"
     router.validate()
 
 
 def test_a_worker_over_the_veto_is_passed_over_unless_all_are_or_the_report_is_old() -> None:
-    router, clock = make("a", "b", policy="least-loaded", veto_kv_usage=0.8, veto_waiting=8)
-    router.update_load("a", kv_usage=0.8)
+    router, clock = make("a", "b", policy="least-loaded", health=Health(veto_kv_usage=0.8, veto_waiting=8))
+    router.load_sink.update_load("a", kv_usage=0.8)
     assert {router.select_worker(by_load=True).key for _ in range(10)} == {"b"}
-    router.update_load("b", waiting=8)
+    router.load_sink.update_load("b", waiting=8)
     assert {router.select_worker(by_load=True).key for _ in range(30)} == {"a", "b"}
-    router.update_load("b", waiting=7)
+    router.load_sink.update_load("b", waiting=7)
     assert {router.select_worker(by_load=True).key for _ in range(10)} == {"b"}
     clock.advance(2.1)
     assert {router.select_worker(by_load=True).key for _ in range(50)} == {"a", "b"}
@@ -255,7 +255,7 @@ def test_sync_registers_removes_keeps_and_replaces() -> None:
     running = on(router, "b")
     router.sync_workers(["c", "a"])
     assert set(router.keys()) == {"a", "c"}
-    assert router.block_count("a") == 4
+    assert indexed_blocks(router, "a") == 4
     running.on_complete()
     with pytest.raises(ValueError, match="'a' occurs twice"):
         router.sync_workers(["a", "d", "a"])
@@ -266,9 +266,9 @@ def test_sync_registers_removes_keeps_and_replaces() -> None:
     "call",
     [
         lambda r: r.set_ready("x", True),
-        lambda r: r.reset_cache("x"),
-        lambda r: r.update_load("x", running=1),
-        lambda r: r.learn_worker("x", kv_blocks=5),
+        lambda r: r.load_sink.reset_cache("x"),
+        lambda r: r.load_sink.update_load("x", running=1),
+        lambda r: r.load_sink.learn_worker("x", kv_blocks=5),
     ],
     ids=["set_ready", "reset_cache", "load", "facts"],
 )

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from tests.models.loads import indexed_blocks
 from tests.threads import beside
 
 import cachelb
@@ -106,7 +107,7 @@ class Counting:
 
     def start(self, router: Router[str], /) -> None:
         self.starts.append(os.getpid())
-        if len(self.starts) > 1 and router.policy == "random":
+        if len(self.starts) > 1 and router.policy.name == "random":
             raise OSError("no thread is to be had")
 
     def stop(self) -> None:
@@ -170,7 +171,7 @@ def test_children_and_their_parent_give_out_different_ids() -> None:
 
 def check_loads(router: Router[str], held: list[Decision[str]]) -> None:
     own = [router.select_worker(tokens=range(i, i + 48), among=["a"]) for i in range(25)]
-    assert router.block_count("a") == 3, "as many as its cache has"
+    assert indexed_blocks(router, "a") == 3, "as many as its cache has"
     for decision in held:
         decision.on_complete()
     held.clear()
@@ -186,7 +187,7 @@ def test_a_fork_beside_busy_threads_leaves_the_child_a_whole_fleet(anew: bool) -
     router = fleet()
     for number in range(40):
         router.add_worker(f"w{number}")
-    router.learn_worker("a", kv_blocks=3)
+    router.load_sink.learn_worker("a", kv_blocks=3)
     held = [router.select_worker(tokens=range(640)) for _ in range(20)]
     keys, stop = router.keys(), threading.Event()
     before = {row.key: (row.role, row.weight, row.state) for row in router.stats().workers}
@@ -239,7 +240,7 @@ def test_a_round_of_training_stays_with_the_parent() -> None:
                 decision.on_complete()
 
     def training() -> bool:
-        return router.learned_stats()[0].training and policy.learned_stats().training
+        return router.policy.learned_stats()[0].training and policy.learned_stats().training
 
     i = 0
     while not training():
@@ -252,7 +253,7 @@ def test_a_round_of_training_stays_with_the_parent() -> None:
         router.validate()
         policy.validate()
         # The child's own rounds, on the child's own samples.
-        for stats in (*router.learned_stats(), policy.learned_stats()):
+        for stats in (*router.policy.learned_stats(), policy.learned_stats()):
             assert stats.pooled <= stats.samples
             assert stats.rounds["failed"] == 0
         gc.collect()

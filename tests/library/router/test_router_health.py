@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 import cachelb
-from cachelb import Pairs, Router
-from cachelb.router.flat import grouped
+from cachelb import Health, Pairs, Router
 from cachelb.testing import ManualClock
 from cachelb_fakes.events import encode_batch, stored
 
@@ -24,7 +23,7 @@ def clock() -> ManualClock:
 
 
 def make(clock: ManualClock, *workers: str, **options: Any) -> Router[str]:
-    return Router(workers or ("a", "b", "c"), seed=1, clock=clock, **grouped(options))
+    return Router(workers or ("a", "b", "c"), seed=1, clock=clock, **options)
 
 
 def states(router: Router[str]) -> dict[str, str]:
@@ -125,7 +124,7 @@ def test_clients_that_leave_early_and_their_faults_show_nothing(clock: ManualClo
 
 
 def test_a_status_of_clients_that_left_is_no_sign_of_life_of_a_worker_that_is_tried_again(clock: ManualClock) -> None:
-    router = make(clock, breaker_failures=1)
+    router = make(clock, health=Health(breaker_failures=1))
     router.select_worker(among=["a"], by_load=True).on_error(500)
     clock.advance(5.0)
     assert router.select_worker(among=["a"], by_load=True).on_error(499) == "cancelled"
@@ -179,7 +178,7 @@ def test_requests_of_other_routers_are_waited_for_while_reports_are_fresh(clock:
         for _ in range(2):
             decision = router.select_worker(among=["a"], prompt_tokens=10_000, by_load=True)
             clock.advance(8.0)
-            router.update_load("a", running=8, waiting=8, age_s=report_age_s)
+            router.load_sink.update_load("a", running=8, waiting=8, age_s=report_age_s)
             decision.cancel()
         return states(router)["a"]
 
@@ -236,10 +235,10 @@ def test_if_all_are_unreachable_requests_go_as_if_none_were(clock: ManualClock) 
 
 
 def test_without_a_breaker_nothing_counts(clock: ManualClock) -> None:
-    router = make(clock, breaker_failures=0)
+    router = make(clock, health=Health(breaker_failures=0))
     for _ in range(5):
         give_up(router, clock, "a")
-        router.update_health("a", answered=False)
+        router.load_sink.update_health("a", answered=False)
     assert states(router)["a"] == "ready"
 
 
@@ -251,8 +250,8 @@ def test_every_change_is_logged_once(clock: ManualClock, caplog: pytest.LogCaptu
         give_up(router, clock, "a")
     answer(router, clock, "a")
     for _ in range(9):
-        router.update_health("r", answered=False)
-    router.update_health("r", answered=True)
+        router.load_sink.update_health("r", answered=False)
+    router.load_sink.update_health("r", answered=True)
     passed = "requests go to other workers while there are any"
     assert [record.getMessage() for record in caplog.records] == [
         f"worker a is unreachable: two requests in a row were given up without a first token; {passed}",
@@ -284,14 +283,14 @@ def poison(router: Router[str], key: str, prompt: dict[str, Any]) -> None:
 def test_a_prompt_that_fails_on_several_workers_is_held_against_none(
     clock: ManualClock, policy: str, prompt: dict[str, Any]
 ) -> None:
-    router = make(clock, policy=policy, breaker_failures=2)
+    router = make(clock, policy=policy, health=Health(breaker_failures=2))
     for key in "aaabbbcc":
         poison(router, key, prompt)
     assert set(states(router).values()) == {"ready"}
 
 
 def test_a_prompt_that_another_worker_answers_was_not_the_reason(clock: ManualClock) -> None:
-    router = make(clock, breaker_failures=2)
+    router = make(clock, health=Health(breaker_failures=2))
     for start in (0, 1000):
         prompt = range(start, start + 500)
         for key in "ab":
@@ -318,7 +317,7 @@ def test_a_prompt_that_no_worker_answers_in_time_is_held_against_none(clock: Man
 
 
 def test_retries_of_different_prompts_find_the_broken_workers(clock: ManualClock) -> None:
-    router = make(clock, breaker_failures=3)
+    router = make(clock, health=Health(breaker_failures=3))
     for start in range(0, 40_000, 100):
         decision = router.select_worker(tokens=range(start, start + 99))
         for _ in range(2):
@@ -335,7 +334,7 @@ def test_retries_of_different_prompts_find_the_broken_workers(clock: ManualClock
 
 
 def test_a_restart_drops_what_the_worker_held_and_what_failed(clock: ManualClock) -> None:
-    router = make(clock, breaker_failures=2)
+    router = make(clock, health=Health(breaker_failures=2))
     answer(router, clock, "a", tokens=range(640))
     assert router.select_worker(tokens=range(640), dry_run=True).matched_tokens > 0
     poison(router, "a", {"tokens": range(5000, 5100)})
@@ -343,7 +342,7 @@ def test_a_restart_drops_what_the_worker_held_and_what_failed(clock: ManualClock
     give_up(router, clock, "a")
     give_up(router, clock, "a")
     assert states(router)["a"] == "unreachable"
-    router.update_health("a", answered=True, restarted=True)
+    router.load_sink.update_health("a", answered=True, restarted=True)
     assert states(router)["a"] == "ready"
     assert router.select_worker(tokens=range(640), dry_run=True).matched_tokens == 0
 
@@ -358,10 +357,10 @@ def batch(names: list[int], tokens: range, ts: float) -> bytes:
 @pytest.mark.parametrize("is_announced", [True, False])
 def test_a_restart_that_events_have_shown_leaves_what_they_announced_since(is_announced: bool) -> None:
     router = Router(["a", "b"], seed=1)
-    router.apply_kv_events("a", batch([1, 2], range(32), 1.0), seq=7)
+    router.event_sink.apply_events("a", batch([1, 2], range(32), 1.0), seq=7)
     if is_announced:
-        router.apply_kv_events("a", batch([3, 4], range(100, 132), 9.0), seq=0)
-    router.update_health("a", answered=True, restarted=True)
+        router.event_sink.apply_events("a", batch([3, 4], range(100, 132), 9.0), seq=0)
+    router.load_sink.update_health("a", answered=True, restarted=True)
     held = [router.select_worker(tokens=[*tokens, 1], dry_run=True).matched_tokens for tokens in PROMPTS]
     assert held == ([0, 32] if is_announced else [0, 0])
 
@@ -378,6 +377,6 @@ def test_a_restart_that_events_have_shown_leaves_what_they_announced_since(is_an
 def test_wrong_outcomes_of_checks_are_refused(clock: ManualClock, wrong: dict[str, Any], name: str) -> None:
     router = make(clock)
     with pytest.raises((TypeError, ValueError), match=name):
-        router.update_health("a", **wrong)
+        router.load_sink.update_health("a", **wrong)
     with pytest.raises(cachelb.UnknownWorkerError):
-        router.update_health("z", answered=True)
+        router.load_sink.update_health("z", answered=True)

@@ -32,7 +32,7 @@ def is_known(router: Router[str]) -> bool:
     """Whether the prompt is credited to any worker: in the index, or by the rule itself."""
     again = router.select_worker(tokens=PROMPT)
     again.cancel()
-    return again.matched_tokens > 0 or again.reason == "prefix" or router.block_count() > 0
+    return again.matched_tokens > 0 or again.reason == "prefix" or router.stats().index_blocks > 0
 
 
 @pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES)
@@ -69,10 +69,10 @@ def test_a_pair_and_a_retry_leave_nothing() -> None:
         pairs = [router.select_pair(tokens=PROMPT) for _ in range(3)]
         for pair in pairs:
             pair.cancel()
-        assert router.block_count() == 0
+        assert router.stats().index_blocks == 0
     plain: Router[str] = Router(["a", "b", "c"], policy="cache-aware", seed=1)
     first = [plain.select_worker(tokens=PROMPT) for _ in range(3)]
     second = [decision.retry() for decision in first]
     for decision in second:
         decision.cancel()
-    assert plain.block_count() == 0
+    assert plain.stats().index_blocks == 0

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tests.models.loads import NaiveFleet
 
-from cachelb import Decision, NoWorkerAvailable, Router, UnknownWorkerError
+from cachelb import Decision, NoWorkerAvailable, Pairs, Router, UnknownWorkerError
 from cachelb.index import hash_blocks
 from cachelb.router.flat import grouped
 from cachelb.testing import ManualClock
@@ -88,7 +88,7 @@ def test_peer_has_the_loads_and_prefixes_of_the_selector_after_every_step(seed: 
 
 
 def test_halves_of_a_pair_are_booked_as_halves() -> None:
-    router = make(roles=True, pd_uncached_token_threshold=10)
+    router = make(roles=True, pairs=Pairs(uncached_token_threshold=10))
     peer = make(roles=True)
     pair = router.select_pair(tokens=PROMPT)
     assert pair.prefill is not None
@@ -99,7 +99,7 @@ def test_halves_of_a_pair_are_booked_as_halves() -> None:
 
 
 def test_pair_without_a_prefill_worker_computes_the_prompt_itself() -> None:
-    router = make(roles=True, pd_uncached_token_threshold=10_000)
+    router = make(roles=True, pairs=Pairs(uncached_token_threshold=10_000))
     decision = router.select_pair(tokens=PROMPT).decode
     assert decision.reservation()["track_prefill_tokens"] is True
     peer = make(roles=True)

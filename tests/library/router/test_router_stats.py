@@ -27,7 +27,7 @@ def test_every_sum_of_the_funnel_is_over_the_same_requests() -> None:
     router = Router(["a", "b"], seed=1)
     serve(router, cached=None, tokens=range(100))
     assert router.stats().funnel == NONE
-    holder = router.recent()[0].key
+    holder = router.records.recent()[0].key
     serve(router, cached=90, tokens=range(100))
     assert router.stats().funnel == Funnel(1, 100, 96, 96, 90, 96, 0)
     other = "b" if holder == "a" else "a"
@@ -118,7 +118,10 @@ def test_the_prefill_workers_report_counts_when_it_comes_after_the_first_token()
     pair.on_complete(cached_tokens=80)
     pair.on_complete(cached_tokens=80)
     assert router.stats().funnel == Funnel(1, 100, 96, 96, 80, 96, 0)
-    assert [(record.part, record.cached_tokens) for record in router.recent(2)] == [("prefill", 80), ("decode", None)]
+    assert [(record.part, record.cached_tokens) for record in router.records.recent(2)] == [
+        ("prefill", 80),
+        ("decode", None),
+    ]
 
 
 def test_a_decode_worker_that_did_the_prefill_counts() -> None:
@@ -140,7 +143,7 @@ def test_decisions_are_counted_under_the_policy_that_took_them() -> None:
     assert sum(decisions.values()) == 3
     assert {policy for policy, _ in decisions} == {"cache-aware", "least-loaded"}
     assert sum(n for (policy, _), n in decisions.items() if policy == "least-loaded") == 1
-    assert [(record.part, record.policy) for record in router.recent()] == [
+    assert [(record.part, record.policy) for record in router.records.recent()] == [
         ("whole", "cache-aware"),
         ("prefill", "cache-aware"),
         ("decode", "least-loaded"),
@@ -175,7 +178,7 @@ def test_the_state_of_a_worker_is_what_keeps_it_out_now() -> None:
     router.set_ready("n", False)
     for _ in range(2):
         router.select_worker(among=["f"], by_load=True).on_error(500)
-    router.update_load("v", waiting=7)
+    router.load_sink.update_load("v", waiting=7)
     held = router.select_worker(among=["x"], by_load=True)
     router.remove_worker("x", drain=True)
 
@@ -208,7 +211,7 @@ def test_blocks_lost_are_counted_by_cause() -> None:
     now[0] = 20.0
     router.select_worker(tokens=range(2000, 2048)).on_error(500)
     router.select_worker(tokens=range(3000, 3032)).on_complete()
-    router.reset_cache("a")
+    router.load_sink.reset_cache("a")
     assert router.stats().workers[0].index_blocks == {}
     router.select_worker(tokens=range(4000, 4080)).on_complete()
     router.remove_worker("a")
@@ -279,7 +282,7 @@ def test_a_shadow_of_the_same_policy_always_agrees() -> None:
 def test_shadow_picks_are_recorded_with_the_hits_they_predict() -> None:
     router = Router(["a", "b", "c"], policy="round-robin", seed=5, shadow=[CacheAware(seed=5)])
     play(router)
-    records = router.recent(1000)
+    records = router.records.recent(1000)
     (tally,) = router.stats().shadows
     picks = [record.shadows[0] for record in records]
     assert Counter(pick.agrees for pick in picks)[True] == tally.agreed

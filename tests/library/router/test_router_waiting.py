@@ -190,7 +190,7 @@ async def test_who_found_workers_too_busy_tries_again_when_a_report_has_grown_ol
         policy=cachelb.policies.LeastExpectedWait(max_waiting_requests=2),
         health=cachelb.Health(max_report_age_s=2.0),
     )
-    router.update_load("a", waiting=2, queued_tokens=0)
+    router.load_sink.update_load("a", waiting=2, queued_tokens=0)
     served: list[str] = []
 
     async def one(name: str, priority: int) -> None:

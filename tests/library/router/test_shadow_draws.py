@@ -13,7 +13,7 @@ def picks(router: Router[str]) -> list[tuple[str, ...]]:
     for _ in range(REQUESTS):
         with router.select_worker(by_load=True):
             pass
-    records, _, lost = router.records_since(0)
+    records, _, lost = router.records.since(0)
     assert lost == 0
     return [(record.key, *(shadow.key for shadow in record.shadows)) for record in records]
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from tests.library.router.admitting import acquire, come, make, prompt, settle
 from tests.models.ext_proc_client import in_loop, serve
+from tests.models.loads import indexed_blocks
 from tests.models.metrics_pages import gauge, vllm_page
 from tests.models.metrics_server import FakeEngine, eventually
 
@@ -44,16 +45,16 @@ def held(router: Router[str]) -> dict[str, int]:
 def test_a_worker_that_sleeps_is_passed_over_while_others_are_there() -> None:
     router = Router(["a", "b", "c"], seed=1, policy="least-loaded", health=Health(breaker_failures=1))
     assert picks(router) == {"a", "b", "c"}
-    router.update_load("a", running=0, waiting=0, sleep="asleep")
-    router.update_load("b", running=0, waiting=0, sleep="paused")
+    router.load_sink.update_load("a", running=0, waiting=0, sleep="asleep")
+    router.load_sink.update_load("b", running=0, waiting=0, sleep="paused")
     assert (picks(router), states(router)) == ({"c"}, {"a": "asleep", "b": "asleep", "c": "ready"})
     router.select_worker(tokens=PROMPT).on_error(500)
     assert (picks(router), states(router)["c"]) == ({"c"}, "failing"), "it may serve, one that sleeps does not"
     router.remove_worker("c")
     assert picks(router) == {"a", "b"}, "there is no other"
-    router.update_load("b", running=0, waiting=0)
+    router.load_sink.update_load("b", running=0, waiting=0)
     assert states(router)["b"] == "asleep", "nothing new"
-    router.update_load("b", running=0, waiting=0, sleep="awake")
+    router.load_sink.update_load("b", running=0, waiting=0, sleep="awake")
     assert (picks(router), states(router)) == ({"b"}, {"a": "asleep", "b": "ready"})
 
 
@@ -62,15 +63,15 @@ def test_a_cache_that_goes_is_dropped_once_and_one_that_stays_is_kept() -> None:
     for worker in ("a", "b"):
         router.select_worker(tokens=PROMPT, among=[worker]).on_complete()
     assert held(router) == {"a": 80, "b": 80}
-    router.update_load("a", sleep="paused")
+    router.load_sink.update_load("a", sleep="paused")
     assert held(router) == {"a": 80, "b": 80}
-    router.update_load("a", sleep="asleep")
-    assert (held(router), router.block_count("a")) == ({"a": 0, "b": 80}, 0)
+    router.load_sink.update_load("a", sleep="asleep")
+    assert (held(router), indexed_blocks(router, "a")) == ({"a": 0, "b": 80}, 0)
     router.select_worker(tokens=PROMPT, among=["a"]).on_complete()
-    router.update_load("a", sleep="asleep")
-    router.update_load("a", sleep="awake")
+    router.load_sink.update_load("a", sleep="asleep")
+    router.load_sink.update_load("a", sleep="awake")
     assert held(router) == {"a": 80, "b": 80}, "it was computed since"
-    router.update_load("b", sleep="asleep", age_s=5.0)
+    router.load_sink.update_load("b", sleep="asleep", age_s=5.0)
     assert states(router) == {"a": "ready", "b": "asleep"}
     router.validate()
 
@@ -78,8 +79,8 @@ def test_a_cache_that_goes_is_dropped_once_and_one_that_stays_is_kept() -> None:
 def test_a_late_report_neither_wakes_nor_lays_down() -> None:
     now = [100.0]
     router = Router(["a", "b"], seed=1, clock=lambda: now[0])
-    router.update_load("a", running=0, waiting=0, sleep="asleep", age_s=1.0)
-    router.update_load("a", running=0, waiting=0, sleep="awake", age_s=2.0)
+    router.load_sink.update_load("a", running=0, waiting=0, sleep="asleep", age_s=1.0)
+    router.load_sink.update_load("a", running=0, waiting=0, sleep="awake", age_s=2.0)
     assert states(router)["a"] == "asleep"
 
 
@@ -87,14 +88,14 @@ def test_one_rank_may_sleep_while_another_computes() -> None:
     router: Router[str] = Router(seed=1, policy="least-loaded")
     router.add_worker("a", dp_size=3)
     router.add_worker("b")
-    router.update_load("a", sleep={0: "asleep", 2: "paused", 7: "asleep"})
+    router.load_sink.update_load("a", sleep={0: "asleep", 2: "paused", 7: "asleep"})
     assert states(router) == {"a#0": "asleep", "a#1": "ready", "a#2": "asleep", "b": "ready"}
     assert picks(router) == {"a#1", "b"}
-    router.update_load("b", sleep={0: "asleep", 1: "awake"})
+    router.load_sink.update_load("b", sleep={0: "asleep", 1: "awake"})
     assert states(router)["b"] == "ready", "its other engine computes"
-    router.update_load("b", sleep={4: "paused", 5: "asleep"})
+    router.load_sink.update_load("b", sleep={4: "paused", 5: "asleep"})
     assert states(router)["b"] == "asleep"
-    router.update_load("a", sleep="awake")
+    router.load_sink.update_load("a", sleep="awake")
     assert picks(router) == {"a#0", "a#1", "a#2"}
 
 
@@ -111,21 +112,21 @@ def test_one_rank_may_sleep_while_another_computes() -> None:
 def test_wrong_states_are_named_and_change_nothing(sleep: Any, error: type[Exception], text: str) -> None:
     router = Router(["a"])
     with pytest.raises(error, match=text):
-        router.update_load("a", running=3, sleep=sleep)
+        router.load_sink.update_load("a", running=3, sleep=sleep)
     assert (states(router), router.stats().workers[0].running) == ({"a": "ready"}, None)
 
 
 def test_events_after_a_sleep_begin_with_an_empty_cache() -> None:
     router = Router(["a"], block_size=16, policy="cache-aware", seed=1)
     blocks = [stored([n], PROMPT[16 * n : 16 * n + 16], parent=n - 1 if n else None) for n in range(6)]
-    router.apply_kv_events("a", encode_batch(blocks, ts=0.0), seq=0)
-    assert router.block_count("a") == 6
-    router.update_load("a", sleep="asleep")
-    assert router.block_count("a") == 0
-    router.update_load("a", sleep="awake")
-    router.apply_kv_events("a", encode_batch(blocks[:4], ts=0.0), seq=1)
+    router.event_sink.apply_events("a", encode_batch(blocks, ts=0.0), seq=0)
+    assert indexed_blocks(router, "a") == 6
+    router.load_sink.update_load("a", sleep="asleep")
+    assert indexed_blocks(router, "a") == 0
+    router.load_sink.update_load("a", sleep="awake")
+    router.event_sink.apply_events("a", encode_batch(blocks[:4], ts=0.0), seq=1)
     assert held(router) == {"a": 64}
-    router.apply_kv_events("a", encode_batch([removed([3])], ts=0.0), seq=2)
+    router.event_sink.apply_events("a", encode_batch([removed([3])], ts=0.0), seq=2)
     assert held(router) == {"a": 48}
     router.validate()
 
@@ -133,12 +134,12 @@ def test_events_after_a_sleep_begin_with_an_empty_cache() -> None:
 def test_an_admission_releases_no_request_to_a_worker_that_sleeps() -> None:
     async def run() -> None:
         admission = make("a", "b", requests=1)
-        admission.router.update_load("b", sleep="asleep")
+        admission.router.load_sink.update_load("b", sleep="asleep")
         first = await acquire(admission, tokens=prompt(1))
         waits = await come(admission, 1, tokens=prompt(2))
         await settle()
         assert (first.worker, waits.done()) == ("a", False)
-        admission.router.update_load("b", sleep="awake")
+        admission.router.load_sink.update_load("b", sleep="awake")
         assert (await asyncio.wait_for(waits, 60)).worker == "b"
         first.cancel()
 
@@ -155,9 +156,9 @@ async def test_the_endpoint_picker_passes_over_a_worker_that_sleeps() -> None:
             streams = [service.stream() for _ in range(4)]
             return {(await stream.request(b'{"prompt": "x"}')).endpoints[0] for stream in streams}
 
-        router.update_load(urls[0], sleep="asleep")
+        router.load_sink.update_load(urls[0], sleep="asleep")
         assert await picked() == {"10.0.0.2:8000"}
-        router.update_load(urls[0], sleep="awake")
+        router.load_sink.update_load(urls[0], sleep="awake")
         assert await picked() == {"10.0.0.1:8000", "10.0.0.2:8000"}
 
 
@@ -177,7 +178,7 @@ def test_the_page_of_a_sleeping_engine_keeps_requests_away_until_it_wakes() -> N
         router.select_worker(tokens=PROMPT, among=[one.key]).on_complete()
         for state, kept in {"paused": 6, "weights_offloaded": 0, "discard_all": 0}.items():
             one.page = page(**{state: 1})
-            eventually(lambda: states(router)[one.key] == "asleep" and router.block_count(one.key) == kept)  # noqa: B023
+            eventually(lambda: states(router)[one.key] == "asleep" and indexed_blocks(router, one.key) == kept)  # noqa: B023
             assert picks(router) == {other.key}
         one.page = page(awake=1)
         eventually(lambda: states(router)[one.key] == "ready")

@@ -112,7 +112,7 @@ def test_usage_of_the_last_items_reaches_the_record() -> None:
     upstream = Upstream([b"data: {}\n\n"] * 9 + [b'data: {"usage": {"completion_tokens": 9}}\n\n', b"data: [DONE]\n\n"])
     assert len(list(decision.track_sync(upstream, usage_of=lambda items: read_usage(b"".join(items))))) == 11
     assert ended(router) == {"completed": 1}
-    assert router.recent()[-1].output_tokens == 9
+    assert router.records.recent()[-1].output_tokens == 9
 
 
 def test_an_upstream_exception_fails_the_request_and_passes_through() -> None:

@@ -218,7 +218,7 @@ def test_router_that_fails_on_a_report_is_logged_once_and_polling_goes_on(
     attach: Attach, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Failing(RecordingRouter):
-        def update_load(self, worker: str, /, **report: Any) -> None:
+        def update_load(self, worker: str, **report: Any) -> None:
             raise TypeError("no such argument")
 
     with FakeEngine(vllm_page()) as engine:
@@ -251,7 +251,7 @@ def test_stop_returns_while_a_worker_hangs(attach: Attach) -> None:
 
 def test_a_report_may_stop_the_source_it_comes_from() -> None:
     class Stopping(RecordingRouter):
-        def update_load(self, worker: str, /, **report: Any) -> None:
+        def update_load(self, worker: str, **report: Any) -> None:
             source.stop()
             super().update_load(worker, **report)
 

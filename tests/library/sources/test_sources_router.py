@@ -40,8 +40,15 @@ def test_each_rank_of_a_router_has_the_blocks_of_one(dp_size: int, page_ranks: i
     learned: list[int] = []
 
     class Recorder(Router[str]):
+        @property
+        def load_sink(self) -> Any:
+            return self
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(super().load_sink, name)
+
         def learn_worker(self, worker: str, **facts: Any) -> None:
-            super().learn_worker(worker, **facts)
+            super().load_sink.learn_worker(worker, **facts)
             learned.extend(facts[name] for name in ("kv_blocks",) if name in facts)
 
     page = vllm_page(running=(1.0,) * page_ranks, waiting=(0.0,) * page_ranks, usage=(0.0,) * page_ranks)

@@ -66,7 +66,7 @@ def test_workers_come_and_go_everywhere() -> None:
             decision.on_complete()
         for each in (other, third):
             each.select_worker(tokens=range(64), model="m", among=["new"]).on_complete()
-            assert each.recent(1)[0].gpu == "a100"
+            assert each.records.recent(1)[0].gpu == "a100"
         other.remove_worker("new")
         third.remove_worker("gpu0", drain=True)
         wait_until(lambda: same_keys(found, {"gpu1", "gpu2", "gpu3"}))
@@ -129,14 +129,14 @@ def test_impossible_changes_are_named_and_counted(caplog: pytest.LogCaptureFixtu
 def test_worker_with_the_name_of_a_shared_cache_is_refused_and_counted(caplog: pytest.LogCaptureFixture) -> None:
     with routers(MeshFleet(), 2, **FLEET) as ((router, _), (other, mesh)):
         before = mesh.stats().strangers
-        other.add_shared_cache("store")
+        other.shared_caches.add("store")
         router.add_worker("store")
         router.add_worker("new")
         wait_until(lambda: "new" in set(other.keys()))
         assert '"store" is a shared cache' in caplog.text
         assert (other.keys(), mesh.stats().strangers) == ([*WORKERS, "new"], before + 1)
-        other.apply_kv_events("store", encode_batch([stored([1], range(16))], ts=1.0), seq=0)
-        assert other.shared_caches() == {"store": 1}
+        other.event_sink.apply_events("store", encode_batch([stored([1], range(16))], ts=1.0), seq=0)
+        assert other.shared_caches.blocks() == {"store": 1}
         other.validate()
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.models.loads import indexed_blocks
 from tests.threads import beside
 
 from cachelb import CachelbError, Router
@@ -62,16 +63,16 @@ def test_restored_router_holds_and_evicts_the_same_as_a_model(
             most = (len(tokens) - 1) // BLOCK
             found = {key: tokens / BLOCK for key, tokens in overlaps(router, tokens).items() if tokens}
             assert found == {key: min(most, blocks) for key, blocks in expected.items() if min(most, blocks)}
-        assert {key: router.block_count(key) for key in WORKERS} == {
+        assert {key: indexed_blocks(router, key) for key in WORKERS} == {
             key: model.block_count(key) if key in model.workers() else 0 for key in WORKERS
         }
 
     for at, tokens in prompts:
         route(first, tokens, among=[WORKERS[at]])
         model.record_request(tokens, WORKERS[at])
-    restored = router.restore(first.snapshot())
+    restored = router.shared_state.restore(first.shared_state.snapshot())
     assert (restored.workers, restored.unknown_workers, restored.unknown_models) == (4, 0, 0)
-    assert restored.blocks == sum(map(router.block_count, WORKERS))
+    assert restored.blocks == sum(indexed_blocks(router, key) for key in WORKERS)
     check()
     for at, tokens in later:
         route(router, tokens, among=[WORKERS[at]])
@@ -88,16 +89,16 @@ def test_every_model_and_rank_is_kept_and_strangers_are_skipped() -> None:
         for of in range(6):
             route(first, story(of), model=model, among=["ranks"])
             route(first, story(of), model=model)
-    data = first.snapshot()
+    data = first.shared_state.snapshot()
     same = make_router(models=models)
     same.add_worker("ranks", dp_size=2)
-    restored = same.restore(data)
+    restored = same.shared_state.restore(data)
     assert (restored.workers, restored.unknown_workers, restored.unknown_models) == (6, 0, 0)
     for model in (None, "big", "odd"):
         for of in range(6):
             assert overlaps(same, story(of), model=model) == overlaps(first, story(of), model=model)
     less = make_router(WORKERS[:2], models={"big": 8, "odd": 4})
-    restored = less.restore(data)
+    restored = less.shared_state.restore(data)
     assert (restored.workers, restored.unknown_workers, restored.unknown_models) == (2, 4, 1)
     known = {WORKERS[0], WORKERS[1]}
     for of in range(6):
@@ -112,7 +113,7 @@ def test_every_policy_can_be_kept(policy: str) -> None:
     first, router = make_router(policy=policy), make_router(policy=policy)
     for of in range(6):
         route(first, story(of))
-    assert router.restore(first.snapshot()).workers == 4
+    assert router.shared_state.restore(first.shared_state.snapshot()).workers == 4
     assert set(router.loads().values()) == {0}
     router.validate()
     assert {route(router, story(of)) for of in range(6)} <= set(WORKERS)
@@ -123,7 +124,7 @@ def test_restored_blocks_expire_unless_they_are_found_again() -> None:
     first, router = make_router(), make_router(clock=lambda: now[0])
     again, forgotten = story(0), story(1)
     homes = [route(first, again), route(first, forgotten)]
-    router.restore(first.snapshot(), ttl_s=100.0)
+    router.shared_state.restore(first.shared_state.snapshot(), ttl_s=100.0)
     assert route(router, again) == homes[0]
     now[0] = 101.0
     route(router, [9] * 99)
@@ -136,8 +137,8 @@ def test_worker_with_events_of_its_own_only_expects_what_was_kept() -> None:
     first = make_router(["gpu0"], policy="kv-aware")
     router = make_router(["gpu0"], policy="kv-aware", clock=lambda: now[0])
     route(first, story(0))
-    router.apply_kv_events("gpu0", b"\x92\x01\x91\x91\xb0AllBlocksCleared", seq=0)
-    router.restore(first.snapshot())
+    router.event_sink.apply_events("gpu0", b"\x92\x01\x91\x91\xb0AllBlocksCleared", seq=0)
+    router.shared_state.restore(first.shared_state.snapshot())
     assert overlaps(router, story(0)) == {"gpu0": 80}
     now[0] = 5.0
     route(router, [9] * 99)
@@ -156,11 +157,11 @@ def sample() -> Router[str]:
 
 @functools.cache
 def sample_data() -> bytes:
-    return sample().snapshot()
+    return sample().shared_state.snapshot()
 
 
 def test_foreign_snapshots_say_what_to_change() -> None:
-    data = sample().snapshot()
+    data = sample().shared_state.snapshot()
     tracker = BlockTracker(block_size=BLOCK)
     for router, wrong, why in [
         (make_router(secret=OTHER), data, "another .*hash_seed"),
@@ -173,21 +174,21 @@ def test_foreign_snapshots_say_what_to_change() -> None:
         (make_router(), b"", "too short"),
     ]:
         with pytest.raises(SnapshotError, match=why) as caught:
-            router.restore(wrong)
+            router.shared_state.restore(wrong)
         assert isinstance(caught.value, ValueError)
         assert isinstance(caught.value, CachelbError)
-        assert sum(map(router.block_count, WORKERS)) == 0
+        assert sum(indexed_blocks(router, key) for key in WORKERS) == 0
     with pytest.raises(SnapshotError, match="build it with secret="):
-        make_router(secret=None).snapshot()
+        make_router(secret=None).shared_state.snapshot()
 
 
 def test_any_buffer_is_restored_and_nothing_else() -> None:
     for content in (bytearray(sample_data()), memoryview(sample_data())):
-        assert make_router().restore(content).blocks == sum(map(sample().block_count, WORKERS))
+        assert make_router().shared_state.restore(content).blocks == sample().stats().index_blocks
     with pytest.raises(TypeError, match="data must be bytes, got str"):
-        make_router().restore("text")  # type: ignore[arg-type]
+        make_router().shared_state.restore("text")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="ttl_s must be above 0"):
-        make_router().restore(sample_data(), ttl_s=0)
+        make_router().shared_state.restore(sample_data(), ttl_s=0)
 
 
 # --- beside traffic ---
@@ -210,17 +211,17 @@ def test_snapshots_and_restores_beside_traffic() -> None:
     with beside(work, range(3), stop):
         for _ in range(8):
             copy = make_router(max_memory_mb=8)
-            copy.restore(router.snapshot())
+            copy.shared_state.restore(router.shared_state.snapshot())
             copy.validate()
             assert all(max(overlaps(copy, tokens).values()) == 80 for tokens in lasting)
-            router.restore(copy.snapshot())
+            router.shared_state.restore(copy.shared_state.snapshot())
     assert router.stats().index_bytes <= 1 << 20
     router.validate()
 
 
 def test_one_snapshot_is_read_by_one_thread() -> None:
     router = sample()
-    pieces = router._pieces()
+    pieces = router.shared_state.pieces()
     data = b"".join(pieces)
     assert list(pieces) == [], "it is read once"
-    assert make_router().restore(data).blocks > 0
+    assert make_router().shared_state.restore(data).blocks > 0

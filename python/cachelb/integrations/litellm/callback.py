@@ -70,7 +70,7 @@ class CachelbCallback(Guest):
     Example:
         >>> from litellm.integrations.custom_logger import CustomLogger
         >>> callback = CachelbCallback()  # litellm.callbacks = [callback]
-        >>> isinstance(callback, CustomLogger), callback.router.policy
+        >>> isinstance(callback, CustomLogger), callback.router.policy.name
         (True, 'adaptive')
     """
 

@@ -61,7 +61,7 @@ def build(given: Mapping[str, Any]) -> tuple[Router[str], Options]:
 
     Example:
         >>> router, options = build({"policy": "power-of-two", "shared": True})
-        >>> router.policy, options.shared
+        >>> router.policy.name, options.shared
         ('power-of-two', True)
     """
     own = {option.name for option in fields(Options)}

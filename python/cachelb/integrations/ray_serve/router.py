@@ -161,7 +161,7 @@ class CachelbRequestRouter(LocalityMixin, MultiplexMixin, RequestRouter):
                 self._fleet.set_ready(key, ready=True)
             if length != self._reported.get(key):
                 self._reported[key] = length
-                self._fleet.update_load(key, running=length, waiting=None if length is None else 0)
+                self._fleet.load_sink.update_load(key, running=length, waiting=None if length is None else 0)
             if length is None or length < replica.max_ongoing_requests:
                 free.append(key)
         return free

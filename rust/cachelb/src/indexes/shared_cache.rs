@@ -84,7 +84,7 @@ impl Workers<'_> {
         let s = &mut *self.0;
         if let Some(other) = s.pools[pool].shared().filter(|other| other.name() != name) {
             return Err(Error::BadOptions(format!(
-                "the model has the shared cache {:?}; remove_shared_cache() it first",
+                "the model has the shared cache {:?}; remove it from `shared_caches` first",
                 other.name()
             )));
         }

@@ -116,7 +116,7 @@ impl<T: Clone + Send + Sync, A: Access> Edit<'_, T, A> {
         }
         if self.registry.feeds.shared_streams(&key).is_some() {
             return Err(Error::options(format!(
-                "{key:?} is a shared cache; remove_shared_cache() it first, or give the worker another key"
+                "{key:?} is a shared cache; remove it from `shared_caches` first, or give the worker another key"
             )));
         }
         // Let go before the change, which copies a list that is in use.

@@ -3,9 +3,9 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-use cachelb::selector::{Change, EngineKind, Facts, PoolId, Role, Settings, resolve, whole};
+use cachelb::selector::{Change, PoolId, Role, Settings, resolve, whole};
 use cachelb::{Edit, Registration, Registry};
-use cachelb_body::{Engine as BodyEngine, Layouts};
+use cachelb_body::Layouts;
 use cachelb_share::About;
 use pyo3::exceptions::PyValueError;
 use pyo3::gc::{PyTraverseError, PyVisit};
@@ -17,9 +17,8 @@ use crate::args::{named, number_or_none, ranged, text};
 use crate::arguments::readable_again;
 use crate::cache_layout;
 use crate::engine::{Attached, Engine, lock};
-use crate::error::{enter, of_router, unknown_worker};
+use crate::error::{enter, of_router};
 use crate::options::read::{ABOVE_ZERO, NOT_NEGATIVE, millis};
-use crate::options::word;
 use crate::workers::{Object, Worker, key_of, raw_of};
 
 /// A worker may have that many data-parallel ranks.
@@ -107,11 +106,6 @@ fn role(value: &str) -> PyResult<Role> {
     })
 }
 
-fn engine_kind(value: &Bound<'_, PyAny>) -> PyResult<EngineKind> {
-    let name = word(&EngineKind::ALL.map(EngineKind::name), "engine", value)?;
-    EngineKind::named(name).ok_or_else(|| PyValueError::new_err(name))
-}
-
 /// An argument that is a count of at least one, or nothing.
 pub(super) fn count(name: &str, value: Option<&Bound<'_, PyAny>>) -> PyResult<Option<u32>> {
     let value = value.map(|value| ranged(value, name, 1, u64::from(u32::MAX)));
@@ -152,7 +146,7 @@ impl Fleet {
             gpu: gpu.map(str::to_owned),
             models: models.unwrap_or_default(),
         };
-        self.edit(py, |edit| {
+        let is_new = self.edit(py, |edit| {
             // Found during the change, so that workers of one name that are added at a time get different names.
             let key = name.map_or_else(
                 || {
@@ -172,7 +166,9 @@ impl Fleet {
                 raw,
                 about,
             })
-        })
+        })?;
+        self.engine.released()?;
+        Ok(is_new)
     }
 
     /// Opens the index of one more model, unless it has one.
@@ -197,50 +193,6 @@ impl Fleet {
         models
     }
 
-    /// Adds cache properties that the engine of a worker reported, to each rank.
-    #[pyo3(signature = (worker, *, kv_blocks=None, block_size=None, retention_interval=None, engine=None))]
-    fn learn(
-        &self,
-        worker: &Bound<'_, PyAny>,
-        kv_blocks: Option<&Bound<'_, PyAny>>,
-        block_size: Option<&Bound<'_, PyAny>>,
-        retention_interval: Option<&Bound<'_, PyAny>>,
-        engine: Option<&Bound<'_, PyAny>>,
-    ) -> PyResult<()> {
-        let py = worker.py();
-        let facts = Facts {
-            kv_blocks: count("kv_blocks", kv_blocks)?,
-            block_size: count("block_size", block_size)?,
-            learned: None,
-            resuming: None,
-            retention: retention_interval
-                .map(cache_layout::retention)
-                .transpose()?,
-            kind: engine.map(engine_kind).transpose()?,
-        };
-        let key = self.key_name(worker)?;
-        let kind = self.edit(py, |edit| edit.learn(&key, facts))?;
-        if let Some(kind) = kind {
-            self.layouts.found(match kind {
-                Some(EngineKind::Vllm) => BodyEngine::Vllm,
-                Some(EngineKind::Sglang) => BodyEngine::Sglang,
-                _ => BodyEngine::Unset,
-            });
-        }
-        Ok(())
-    }
-
-    /// Marks a worker ready or not; its blocks are kept.
-    fn set_ready(
-        &self,
-        worker: &Bound<'_, PyAny>,
-        #[pyo3(from_py_with = named::ready)] ready: bool,
-    ) -> PyResult<()> {
-        let (py, key) = (worker.py(), self.key_name(worker)?);
-        let known = self.edit(py, |edit| Ok(edit.mark_ready(&key, ready)))?;
-        known.then_some(()).ok_or_else(|| unknown_worker(&key))
-    }
-
     /// Puts another object in the place of a registered worker's.
     fn replace_object(&self, py: Python<'_>, key: &str, worker: &Bound<'_, PyAny>) -> PyResult<()> {
         let same = |known: &Arc<Worker>| known.object.as_ptr() == worker.as_ptr();
@@ -261,6 +213,11 @@ impl Fleet {
     fn address_of(&self, name: &str) -> PyResult<String> {
         let worker = self.registry.worker(name).map_err(of_router)?;
         Ok(worker.raw.to_string())
+    }
+
+    /// The name of a worker given as itself or as its key.
+    fn key_of(&self, worker: &Bound<'_, PyAny>) -> PyResult<String> {
+        self.key_name(worker)
     }
 
     /// The workers of a collection, and the names that they are registered under if they are all there are.

@@ -12,6 +12,7 @@ mod keep;
 mod kv;
 mod pair;
 mod pools;
+mod reports;
 mod select;
 mod share;
 mod shared_caches;
@@ -22,23 +23,21 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use cachelb::Registry;
-use cachelb::selector::{PairTerms, Sleep};
-use cachelb_core::ids::Millis;
-use cachelb_core::load::Report;
+use cachelb::selector::PairTerms;
 use cachelb_policy::Handover;
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{IntoPyDict, PyDict, PyList};
 
-use crate::args::{named, number_or_none, ranged};
+use crate::args::{named, ranged};
 use crate::arguments::callable;
 use crate::bodies::Bodies;
 use crate::clock::Clock;
 use crate::custom::Customs;
-use crate::decision::Owner as _;
 use crate::engine::Engine;
-use crate::options::read::{ABOVE_ZERO, FRACTION, NOT_NEGATIVE, Options, millis};
+use crate::error::unknown_worker;
+use crate::options::read::{NOT_NEGATIVE, Options};
 
 #[cfg(feature = "serving")]
 pub use self::admission::Entry;
@@ -162,97 +161,18 @@ impl NativeRouter {
         fleet.edit(py, |edit| Ok(edit.leave(&key, drain)))
     }
 
-    #[doc = stub!("Router.reset_cache")]
-    fn reset_cache(&self, worker: &Bound<'_, PyAny>) -> PyResult<()> {
-        let py = worker.py();
-        let now = self.engine.now(py)?;
+    #[doc = stub!("Router.set_ready")]
+    fn set_ready(
+        &self,
+        worker: &Bound<'_, PyAny>,
+        #[pyo3(from_py_with = named::ready)] ready: bool,
+    ) -> PyResult<()> {
         let fleet = self.fleet.get();
-        fleet.reset_streams(py, &fleet.key_name(worker)?)?;
-        let names = fleet.candidates(worker)?;
-        self.engine.locked(py, |selector| {
-            for name in &names {
-                selector.workers_mut().reset_cache(name, now);
-            }
-        })
-    }
-
-    #[doc = stub!("Router.update_health")]
-    #[pyo3(signature = (worker, *, answered, took_s=None, restarted=false))]
-    fn update_health(
-        slf: &Bound<'_, Self>,
-        worker: &Bound<'_, PyAny>,
-        #[pyo3(from_py_with = named::answered)] answered: bool,
-        took_s: Option<&Bound<'_, PyAny>>,
-        #[pyo3(from_py_with = named::restarted)] restarted: bool,
-    ) -> PyResult<()> {
-        let (py, this) = (slf.py(), slf.get());
-        let took = number_or_none(took_s, "took_s", NOT_NEGATIVE)?.map_or(0, millis);
-        let fleet = this.fleet.get();
-        let (key, names) = (fleet.key_name(worker)?, fleet.candidates(worker)?);
-        let shown =
-            || (fleet.registry.feeds.get(&key)).is_some_and(|worker| worker.has_restarted());
-        if restarted && !shown() {
-            this.reset_cache(worker)?;
+        let key = fleet.key_name(worker)?;
+        let is_known = fleet.edit(worker.py(), |edit| Ok(edit.mark_ready(&key, ready)))?;
+        if !is_known {
+            return Err(unknown_worker(&key));
         }
-        let now = this.engine.now(py)?;
-        this.engine.locked(py, |selector| {
-            let mut workers = selector.workers_mut();
-            if restarted {
-                for name in &names {
-                    workers.restarted(name, now);
-                }
-            }
-            workers.page(&names, answered.then_some(took), now);
-        })?;
-        slf.clone().unbind().released()
-    }
-
-    #[doc = stub!("Router.update_load")]
-    #[pyo3(signature = (
-        worker, *, running=None, waiting=None, queued_tokens=None, kv_usage=None, prefill_tps=None, gen_tps=None, age_s=None,
-        sleep=None
-    ))]
-    #[expect(clippy::too_many_arguments, reason = "one keyword argument each")]
-    fn update_load(
-        slf: &Bound<'_, Self>,
-        worker: &Bound<'_, PyAny>,
-        running: Option<&Bound<'_, PyAny>>,
-        waiting: Option<&Bound<'_, PyAny>>,
-        queued_tokens: Option<&Bound<'_, PyAny>>,
-        kv_usage: Option<&Bound<'_, PyAny>>,
-        prefill_tps: Option<&Bound<'_, PyAny>>,
-        gen_tps: Option<&Bound<'_, PyAny>>,
-        age_s: Option<&Bound<'_, PyAny>>,
-        sleep: Option<&Bound<'_, PyAny>>,
-    ) -> PyResult<()> {
-        let (py, this) = (slf.py(), slf.get());
-        let age = number_or_none(age_s, "age_s", NOT_NEGATIVE)?.map_or(0, millis);
-        let fleet = this.fleet.get();
-        let names = fleet.candidates(worker)?;
-        let now = this.engine.now(py)?;
-        let report = Report {
-            running: number_or_none(running, "running", NOT_NEGATIVE)?.into(),
-            waiting: number_or_none(waiting, "waiting", NOT_NEGATIVE)?.into(),
-            queued_tokens: number_or_none(queued_tokens, "queued_tokens", NOT_NEGATIVE)?.into(),
-            kv_usage: number_or_none(kv_usage, "kv_usage", FRACTION)?.into(),
-            prefill_tps: number_or_none(prefill_tps, "prefill_tps", ABOVE_ZERO)?.into(),
-            gen_tps: number_or_none(gen_tps, "gen_tps", NOT_NEGATIVE)?.into(),
-            at: Millis(now.0.saturating_sub(age)),
-        };
-        let sleeps = sleep.map_or(Ok(Vec::new()), |sleep| self::sleep::of(sleep, names.len()))?;
-        let lost = this.engine.checked(py, |selector| {
-            let mut workers = selector.workers_mut();
-            let lost = workers.set_sleep(&names, &sleeps, report.at, now);
-            workers.set_report(&names, &report, now).map(|_| lost)
-        })?;
-        if lost > 0 && sleeps.iter().all(|state| *state == Some(Sleep::Asleep)) {
-            fleet.reset_streams(py, &fleet.key_name(worker)?)?;
-        }
-        slf.clone().unbind().released()
-    }
-
-    /// Something happened that may let a request go that waits.
-    fn _released(&self) -> PyResult<()> {
         self.engine.released()
     }
 
@@ -268,11 +188,6 @@ impl NativeRouter {
         now.workers()
             .map(|seat| seat.object.clone_ref(py))
             .collect()
-    }
-
-    #[doc = stub!("Router.key_of")]
-    fn key_of(&self, worker: &Bound<'_, PyAny>) -> PyResult<String> {
-        self.fleet.get().key_name(worker)
     }
 
     /// Starts the sources if this is the child of a fork and its first use.

@@ -177,8 +177,9 @@ impl Owner for Py<NativeRouter> {
     }
 
     fn policy_name(&self, py: Python<'_>, wanted: Wanted) -> PyResult<String> {
-        let name = intern!(py, "_policy_for");
-        self.call_method1(py, name, (wanted.name(),))?.extract(py)
+        let policy = self.getattr(py, intern!(py, "policy"))?;
+        let name = policy.call_method1(py, intern!(py, "name_of"), (wanted.name(),))?;
+        name.extract(py)
     }
 
     fn released(&self) -> PyResult<()> {

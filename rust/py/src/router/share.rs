@@ -86,6 +86,7 @@ impl Fleet {
         let received = self
             .engine
             .checked(py, |selector| selector.sharing_mut().receive(bytes, now))?;
+        self.engine.released()?;
         Ok(match received {
             Receipt::Applied(_) => "applied",
             Receipt::Snapshot => "snapshot",
@@ -98,9 +99,11 @@ impl Fleet {
     /// A router is gone. Returns how many bookings it had.
     fn forget_origin(&self, py: Python<'_>, origin: u64) -> PyResult<usize> {
         let now = self.engine.now(py)?;
-        self.engine.locked(py, |selector| {
+        let forgotten = self.engine.locked(py, |selector| {
             selector.sharing_mut().forget_origin(origin, now)
-        })
+        })?;
+        self.engine.released()?;
+        Ok(forgotten)
     }
 
     /// All that is known, as messages. Others can select between two workers.
@@ -170,7 +173,8 @@ impl Fleet {
             self.engine
                 .locked(py, |selector| selector.sharing_mut().count_stranger())?;
         }
-        done.map(|_| ())
+        done?;
+        self.engine.released()
     }
 }
 

@@ -239,7 +239,7 @@ fn a_shared_cache_is_no_worker_and_its_blocks_expire() {
         panic!("a second shared cache");
     };
     assert!(
-        text.contains("\"store\"") && text.contains("remove_shared_cache()"),
+        text.contains("\"store\"") && text.contains("`shared_caches`"),
         "{text}"
     );
     assert!(!fleet.selector.workers_mut().remove_shared_cache("second"));

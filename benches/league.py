@@ -18,7 +18,7 @@ import sys
 import time
 from pathlib import Path
 
-from cachelb.calls import split_list
+from cachelb.common.calls import split_list
 from cachelb.policies import POLICIES
 from cachelb_lab.sim.league import LOADS, REALISM, League, Store, markdown, play
 from cachelb_lab.sim.league.traces import PARTS

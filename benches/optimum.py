@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from cachelb.calls import split_list
+from cachelb.common.calls import split_list
 from cachelb_lab.sim.contender import KV_EVENTS, ORACLE
 from cachelb_lab.sim.league import League
 from cachelb_lab.sim.league.capacity import capacity

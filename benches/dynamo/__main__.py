@@ -24,7 +24,7 @@ from benches.compare.environment import install
 from benches.dynamo.page import page, standings
 from benches.dynamo.play import DYNAMO, KV_TOKENS, Cell, Setting, dynamo_name, play_ours, play_theirs, unequal
 
-from cachelb.calls import split_list
+from cachelb.common.calls import split_list
 from cachelb_lab.plots import write_ratios
 from cachelb_lab.sim.league import Store
 

@@ -15,7 +15,7 @@ import numpy as np
 from benches.compare.environment import PYTHON, pinned
 from benches.dynamo.trace import write_mooncake
 
-from cachelb.calls import Call
+from cachelb.common.calls import Call
 from cachelb_lab.sim import FleetSpec, Signals, simulate
 from cachelb_lab.sim.figures.lru_bound import PoolProfile
 from cachelb_lab.sim.figures.metrics import measure

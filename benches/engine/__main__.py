@@ -39,7 +39,7 @@ from tests.engine.engine import BLOCK_SIZE, Engine, running, write_model
 from tests.engine.install import VERSION
 from tests.engine.model import SIZES, VOCABULARY
 
-from cachelb.calls import split_list
+from cachelb.common.calls import split_list
 from cachelb.events import Endpoint
 from cachelb_lab.sim.contender import ORACLE, Contender, admission_apart
 

@@ -22,7 +22,7 @@ from benches.engine.figures import BASE, ratio, spread
 from benches.engine.workload import Shape
 from tests.http_client import send
 
-from cachelb.calls import split_list
+from cachelb.common.calls import split_list
 from cachelb.events import Endpoint
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from benches.engine.client import ask
 from benches.engine.replay import new_prompts
 from tests.engine.traffic import FIRST_PLAIN_TOKEN
 
-from cachelb.calls import split_list
+from cachelb.common.calls import split_list
 from cachelb_lab.sim import FleetSpec, Signals, simulate
 
 if TYPE_CHECKING:

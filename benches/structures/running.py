@@ -10,8 +10,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from cachelb.arguments import whole
-from cachelb.table import Table, Tabular
+from cachelb.common.arguments import whole
+from cachelb.common.table import Table, Tabular
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence

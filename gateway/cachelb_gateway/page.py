@@ -11,8 +11,8 @@ from dataclasses import asdict, dataclass, field
 from math import isinf, isnan
 from typing import Any
 
-from cachelb.exposition import Samples, split_series, unescape
-from cachelb.measure import measures
+from cachelb.common.exposition import Samples, split_series, unescape
+from cachelb.common.measure import measures
 from cachelb.types import PeerStats, WorkerStats
 
 _SAMPLES = Samples(rb"cachelb_[a-z_]++")

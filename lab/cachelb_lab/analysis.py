@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from cachelb.table import Table, Tabular, one_of
+from cachelb.common.table import Table, Tabular, one_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping

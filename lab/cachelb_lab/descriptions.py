@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Final, Literal, TypeAlias
 
 from cachelb._core import read_body
-from cachelb.arguments import whole
 from cachelb.bodies import Headers, RequestBodies
+from cachelb.common.arguments import whole
 
 Place: TypeAlias = Literal[
     "kind", "model", "adapter", "salt", "media", "options", "tools", "system", "message", "prompt"

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from cachelb import index  # not lazy: pickles name its classes by this module
 from cachelb._core import Decision
+from cachelb.common.moved import MovedModules
 from cachelb.errors import CachelbError, NoWorkerAvailable, Overloaded, UnknownWorkerError
-from cachelb.moved import MovedModules
 
 __all__ = [
     "Adaptive",
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
     __version__: str
 else:
-    from cachelb.exports import lazy
+    from cachelb.common.exports import lazy
 
     # Imported on first use: they would triple the import time.
     __getattr__ = lazy(
@@ -57,7 +57,7 @@ else:
             "cachelb.decision": ("PairDecision",),
             "cachelb.policies": ("Adaptive", "CacheAware", "KvAware", "LeastLoaded", "Policy", "Rendezvous"),
             "cachelb.router": ("Health", "Pairs", "Router"),
-            "cachelb.version": ("__version__",),
+            "cachelb.common.version": ("__version__",),
         },
         moved={
             "cachelb.bodies": ("BodyReader",),

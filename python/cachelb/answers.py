@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Literal, Protocol, TypedDict
 
-from cachelb.arguments import listed
 from cachelb.bodies import DECISION_HEADERS
+from cachelb.common.arguments import listed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
+from cachelb.common.measure import counter
 from cachelb.errors import BodyError
-from cachelb.measure import counter
 
 if TYPE_CHECKING:
     from cachelb.types import Tokens

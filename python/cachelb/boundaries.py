@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import numpy as np
 
 from cachelb._core import message_ends
-from cachelb.arguments import MOST_TOKENS, listed, whole
+from cachelb.common.arguments import MOST_TOKENS, listed, whole
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, TypeAlias, get_args
 
-from cachelb.arguments import listed, require, whole
+from cachelb.common.arguments import listed, require, whole
 
 CacheKind: TypeAlias = Literal["full_attention", "mla_attention", "sliding_window", "mamba", "chunked_local_attention"]
 """Kinds of groups, as vLLM names them in its events."""

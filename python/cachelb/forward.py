@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from cachelb.answers import read_usage, retry_after
-from cachelb.arguments import seconds, whole
+from cachelb.common.arguments import seconds, whole
 from cachelb.errors import BodyError, CachelbError, NoWorkerAvailable, Overloaded
 from cachelb.requests import RequestError
 from cachelb.tracking import TrackedStream

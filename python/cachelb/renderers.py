@@ -18,7 +18,7 @@ from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnec
 from typing import TYPE_CHECKING, Any, Final, cast
 from urllib.parse import urlsplit
 
-from cachelb.arguments import require, seconds, text_headers, whole
+from cachelb.common.arguments import require, seconds, text_headers, whole
 
 if TYPE_CHECKING:
     import socket

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from json import JSONEncoder
 from typing import TYPE_CHECKING, Any
 
-from cachelb.arguments import seconds, whole
+from cachelb.common.arguments import seconds, whole
 from cachelb.errors import CachelbError
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, TypeAlias, TypedDict
 
-from cachelb.measure import counter, gauge
+from cachelb.common.measure import counter, gauge
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from typing_extensions import Buffer
 
-    from cachelb.admission_stats import BandStats
     from cachelb.bodies import BodyStats, Headers
-    from cachelb.event_stats import KvEventStats
-    from cachelb.poll_stats import WorkerPolls
+    from cachelb.stats.admission import BandStats
+    from cachelb.stats.events import KvEventStats
+    from cachelb.stats.polls import WorkerPolls
 
     # numpy declares its buffers to type checkers from Python 3.12 on, so its arrays are named here.
     Tokens: TypeAlias = Buffer | NDArray[np.integer[Any]] | Sequence[int]

@@ -12,8 +12,8 @@ from tests.engine.traffic import Prompt
 from tests.library.router.router_parts import Replaced
 
 from cachelb import Router
-from cachelb.event_stats import KvEventStats
 from cachelb.events import Endpoint, ZmqSource
+from cachelb.stats.events import KvEventStats
 from cachelb.types import WorkerStats
 
 REPLAY_TIMEOUT_S = 30.0  # an engine that shares two cores with everything else answers late

@@ -15,7 +15,7 @@ from typing import Any, Final, Self, TypeVar
 
 import zmq
 
-from cachelb.arguments import whole
+from cachelb.common.arguments import whole
 from cachelb.events.endpoints import Endpoint
 from cachelb.events.zmq.sockets import REQUEST_BYTES, make_socket
 from cachelb_fakes.events.messages import Form, encode_batch

@@ -9,7 +9,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from cachelb.arguments import whole
+from cachelb.common.arguments import whole
 from cachelb_fakes.fleet.faults import Failing, Fault, FaultRates
 from cachelb_fakes.fleet.loop_thread import LoopThread
 from cachelb_fakes.fleet.options import EngineKind, WorkerOptions

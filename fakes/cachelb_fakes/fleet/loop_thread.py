@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Coroutine
 from typing import Final, ParamSpec, TypeVar
 
-from cachelb.loops import TaskThread
+from cachelb.common.loops import TaskThread
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, get_args
 
-from cachelb.arguments import number, require, whole
 from cachelb.cache_groups import CacheLayout
+from cachelb.common.arguments import number, require, whole
 
 EngineKind: TypeAlias = Literal["vllm", "sglang"]
 

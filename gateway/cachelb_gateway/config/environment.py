@@ -6,8 +6,8 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 
+from cachelb.common.secret import from_text
 from cachelb.errors import ConfigError, did_you_mean
-from cachelb.secret import from_text
 from cachelb_gateway.config import schema
 
 _PREFIX = "CACHELB_"

@@ -8,8 +8,8 @@ import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cachelb.common.extras import need
 from cachelb.errors import ConfigError
-from cachelb.extras import need
 
 if TYPE_CHECKING:
     import os

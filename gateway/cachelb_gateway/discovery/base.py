@@ -7,9 +7,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
-from cachelb.arguments import number, require
+from cachelb.common.arguments import number, require
+from cachelb.common.runs import Runs
 from cachelb.router import Router
-from cachelb.runs import Runs
 from cachelb.types import DiscoveryStats
 from cachelb_gateway.discovery.errors import DiscoveryError
 from cachelb_gateway.discovery.run import DiscoveryRun, backoff_s

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from cachelb.arguments import listed, number, require, seconds, whole
-from cachelb.extras import need
+from cachelb.common.arguments import listed, number, require, seconds, whole
+from cachelb.common.extras import need
 from cachelb_gateway.discovery.addresses import SCHEMES, worker_url
 from cachelb_gateway.discovery.base import PolledWorkers
 from cachelb_gateway.discovery.errors import DiscoveryError

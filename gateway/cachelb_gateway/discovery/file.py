@@ -10,8 +10,8 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
-from cachelb.arguments import seconds
-from cachelb.extras import need
+from cachelb.common.arguments import seconds
+from cachelb.common.extras import need
 from cachelb_gateway.discovery.addresses import SCHEMES, target_url
 from cachelb_gateway.discovery.base import PolledWorkers
 from cachelb_gateway.discovery.errors import DiscoveryError

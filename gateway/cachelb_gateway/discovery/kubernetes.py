@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Final
 
-from cachelb.arguments import require, seconds, whole
+from cachelb.common.arguments import require, seconds, whole
 from cachelb.sources.http import PageError
 from cachelb_gateway.discovery.addresses import SCHEMES
 from cachelb_gateway.discovery.base import Findings, WorkerSource

@@ -9,8 +9,8 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from cachelb.arguments import listed
-from cachelb.loops import LoopThread
+from cachelb.common.arguments import listed
+from cachelb.common.loops import LoopThread
 from cachelb.types import DiscoveryStats
 from cachelb_gateway.discovery.errors import DiscoveryError
 from cachelb_gateway.discovery.guard import MOST_WORKERS, DropGuard

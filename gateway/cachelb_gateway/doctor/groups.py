@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from cachelb.cache_groups import FULL_KINDS
-from cachelb.event_stats import CacheGroupStats
+from cachelb.stats.events import CacheGroupStats
 from cachelb_gateway.doctor.verdicts import Check
 
 _KINDS_FIX: Final = "upgrade the engine: its events leave out what layers attend to, and no place to resume is sure"

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from cachelb.common.exposition import Samples, split_series, unescape
 from cachelb.events.discovery import parse_page
 from cachelb.events.endpoints import Endpoint, default_endpoint
-from cachelb.exposition import Samples, split_series, unescape
 from cachelb_gateway.doctor.client import NOT_FOUND, AskError, WorkerClient
 from cachelb_gateway.doctor.settings import Settings
 from cachelb_gateway.doctor.verdicts import Check

@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Callable
 from typing import Final, Self
 
-from cachelb.event_stats import KvEventStats
 from cachelb.events import ZmqSource
 from cachelb.router import Router
+from cachelb.stats.events import KvEventStats
 from cachelb_gateway.doctor.groups import alignment, check_groups
 from cachelb_gateway.doctor.pages import Facts
 from cachelb_gateway.doctor.settings import Settings

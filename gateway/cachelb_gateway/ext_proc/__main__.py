@@ -13,7 +13,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from cachelb import admission_text
+from cachelb.admission import text as admission_text
 from cachelb.errors import ConfigError
 from cachelb.router import Router
 from cachelb_gateway import config

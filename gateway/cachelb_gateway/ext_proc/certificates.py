@@ -8,7 +8,7 @@ import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cachelb.extras import need
+from cachelb.common.extras import need
 
 if TYPE_CHECKING:
     from cachelb_gateway.certificate import Certificate

@@ -6,11 +6,11 @@ import threading
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from cachelb.arguments import listed, require, whole
+from cachelb.common.arguments import listed, require, whole
+from cachelb.common.extras import need
+from cachelb.common.runs import Runs
 from cachelb.events.endpoints import DEFAULT_PORT, Endpoint
 from cachelb.events.options import bind_address, fleet_settings, high_water_mark, relay_keys
-from cachelb.extras import need
-from cachelb.runs import Runs
 from cachelb_gateway.relay.stats import RelayStats
 
 if TYPE_CHECKING:

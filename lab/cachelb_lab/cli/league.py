@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 import click
 from rich.table import Table
 
-from cachelb.calls import split_list
 from cachelb.cli.options import COUNT, FILE, NOT_NEGATIVE, admission_option, option
 from cachelb.cli.table import console, fitted
+from cachelb.common.calls import split_list
 from cachelb.errors import CachelbError
 from cachelb_lab.cli.options import ALL, policy_option, threads_option
 from cachelb_lab.cli.progress import progress_bar

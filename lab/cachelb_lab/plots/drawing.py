@@ -9,7 +9,7 @@ from pathlib import Path
 from textwrap import fill
 from typing import TYPE_CHECKING
 
-from cachelb.extras import need
+from cachelb.common.extras import need
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from cachelb.arguments import LONGEST_S, MOST_TOKENS, listed, number, whole
+from cachelb.common.arguments import LONGEST_S, MOST_TOKENS, listed, number, whole
 
 MOST_REQUESTS: Final = 10_000_000
 """Most requests of a workload; 64 bytes each at least."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from cachelb import policies
 from cachelb.admission import AdmissionOptions
-from cachelb.calls import Call
+from cachelb.common.calls import Call
 from cachelb.router import Router
 from cachelb.router.flat import grouped
 

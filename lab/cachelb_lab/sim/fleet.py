@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
-from cachelb.arguments import listed, require, whole
 from cachelb.cache_groups import CacheLayout
+from cachelb.common.arguments import listed, require, whole
 from cachelb_lab.sim.cache_groups import describe_layout, parse_layout
 from cachelb_lab.sim.checks import check_fields, pairs
 from cachelb_lab.sim.gpus import GIB, MOST_DEVICES, GpuProfile, ModelProfile, find_gpu, find_model, kv_tokens

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, TypeVar
 
-from cachelb.arguments import whole
+from cachelb.common.arguments import whole
 from cachelb.errors import did_you_mean
 
 GIB = 2**30

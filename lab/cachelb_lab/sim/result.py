@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from cachelb.table import Table, Tabular
+from cachelb.common.table import Table, Tabular
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from cachelb._core import SimWorkload
 from cachelb._core import simulate as native_simulate
 from cachelb.admission import AdmissionOptions
-from cachelb.arguments import listed, number, whole
+from cachelb.common.arguments import listed, number, whole
 from cachelb.policies import PolicyLike
 from cachelb.router import Router
 from cachelb.router.flat import grouped

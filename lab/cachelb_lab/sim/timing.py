@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from cachelb.arguments import number
+from cachelb.common.arguments import number
 from cachelb_lab.sim.checks import check_fields
 from cachelb_lab.sim.gpus import GpuProfile, ModelProfile
 from cachelb_lab.sim.trace_files.textfile import shown

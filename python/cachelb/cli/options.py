@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from cachelb import admission_text
+from cachelb.admission import text as admission_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -8,8 +8,8 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Final, TypeAlias
 
+from cachelb.common.loops import TaskThread
 from cachelb.events.endpoints import Endpoint, worker_host
-from cachelb.loops import TaskThread
 from cachelb.sources.http import PageError, metrics_address
 
 Found: TypeAlias = Mapping[int, Endpoint] | Exception

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, replace
 from urllib.parse import urlsplit
 
-from cachelb.arguments import require, whole
+from cachelb.common.arguments import require, whole
 
 DEFAULT_PORT = 5557
 _PORTS = range(1, 65_536)

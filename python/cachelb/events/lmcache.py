@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, cast
 
-from cachelb.arguments import MOST_TOKENS, listed
+from cachelb.common.arguments import MOST_TOKENS, listed
 
 _MOST_INSTANCES: Final = 1 << 16
 _MOST_BYTES: Final = 8 << 20

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from cachelb._core import worker_name
-from cachelb.arguments import require, seconds, whole
+from cachelb.common.arguments import require, seconds, whole
+from cachelb.common.extras import need
+from cachelb.common.secret import read
 from cachelb.events.endpoints import Endpoint, check_port
-from cachelb.extras import need
-from cachelb.secret import read
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -6,10 +6,10 @@ import ssl
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from cachelb.arguments import require, seconds, text_headers, whole
+from cachelb.common.arguments import require, seconds, text_headers, whole
+from cachelb.common.extras import need
+from cachelb.common.runs import Runs
 from cachelb.events.stats import PollSourceStats
-from cachelb.extras import need
-from cachelb.runs import Runs
 from cachelb.sources.http import metrics_address
 
 if TYPE_CHECKING:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from cachelb.common.extras import need
+from cachelb.common.runs import Runs
 from cachelb.events.endpoints import DEFAULT_PORT, Endpoint
 from cachelb.events.options import fleet_settings
 from cachelb.events.stats import ZmqSourceStats
-from cachelb.extras import need
-from cachelb.runs import Runs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

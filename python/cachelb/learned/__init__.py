@@ -34,6 +34,6 @@ FEATURES: Final = (
 if not TYPE_CHECKING:
     from functools import partial
 
-    from cachelb.moved import moved_name
+    from cachelb.common.moved import moved_name
 
     __getattr__ = partial(moved_name, __name__)

@@ -11,12 +11,12 @@ from collections import Counter
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, TypeVar
 
-from cachelb.admission_stats import BandStats
 from cachelb.bodies import BodyStats
-from cachelb.event_stats import KvEventStats
-from cachelb.measure import Measure, measures
+from cachelb.common.measure import Measure, measures
 from cachelb.metrics.family import Family
-from cachelb.poll_stats import WorkerPolls
+from cachelb.stats.admission import BandStats
+from cachelb.stats.events import KvEventStats
+from cachelb.stats.polls import WorkerPolls
 from cachelb.types import (
     DiscoveryStats,
     Funnel,

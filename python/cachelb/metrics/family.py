@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from cachelb.measure import Kind
+from cachelb.common.measure import Kind
 
 Row: TypeAlias = "tuple[tuple[str, ...], float]"
 """Values of the labels, and the value."""

@@ -6,7 +6,7 @@ import threading
 import weakref
 from typing import TYPE_CHECKING
 
-from cachelb.extras import need
+from cachelb.common.extras import need
 from cachelb.metrics.families import SELECTION, families
 from cachelb.metrics.family import Family
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import accumulate, chain
 from typing import TYPE_CHECKING
 
-from cachelb.extras import need
+from cachelb.common.extras import need
 from cachelb.metrics.families import SELECTION, families
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from cachelb._core import Policy as NativePolicy
-from cachelb.arguments import listed
-from cachelb.arguments import whole as whole_number
+from cachelb.common.arguments import listed
+from cachelb.common.arguments import whole as whole_number
 from cachelb.policies import make
 from cachelb.policies.base import BuiltinPolicy
 from cachelb.policies.custom import PolicyLike, Watched, check

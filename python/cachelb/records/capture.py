@@ -21,11 +21,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from cachelb.arguments import seconds as in_seconds
-from cachelb.arguments import whole
+from cachelb.common.arguments import seconds as in_seconds
+from cachelb.common.arguments import whole
+from cachelb.common.runs import Runs
 from cachelb.records.jsonl import RecordSource
 from cachelb.records.schema import captured_line, marker_line
-from cachelb.runs import Runs
 
 if TYPE_CHECKING:
     from collections.abc import Callable

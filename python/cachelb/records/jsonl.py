@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from cachelb.arguments import seconds, whole
+from cachelb.common.arguments import seconds, whole
+from cachelb.common.runs import Runs
 from cachelb.records.schema import decision_line, lost_line
-from cachelb.runs import Runs
 
 if TYPE_CHECKING:
     import io

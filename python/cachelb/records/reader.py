@@ -9,8 +9,8 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
+from cachelb.common.table import Table, Tabular
 from cachelb.records.schema import SchemaError, read_row
-from cachelb.table import Table, Tabular
 from cachelb.types import DecisionRecord
 
 _NAMED = 20

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from cachelb.poll_stats import WorkerPolls
     from cachelb.router.router import Router
+    from cachelb.stats.polls import WorkerPolls
     from cachelb.types import StateStats
 
 _log = logging.getLogger("cachelb.router")

@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from cachelb.arguments import whole
+from cachelb.common.arguments import whole
 from cachelb.types import DecisionRecord, ShadowPick
 
 if TYPE_CHECKING:

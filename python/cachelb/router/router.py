@@ -10,10 +10,11 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from cachelb._core import Router as NativeRouter
-from cachelb.arguments import listed, request_copy, require
 from cachelb.cache_groups import CacheLayout
+from cachelb.common.arguments import listed, request_copy, require
+from cachelb.common.moved import moved_member
+from cachelb.common.secret import read as read_secret
 from cachelb.decision import Decision, PairDecision
-from cachelb.moved import moved_member
 from cachelb.policies.plan import Plan
 from cachelb.router import forks, views
 from cachelb.router.attachable import Sources
@@ -24,7 +25,6 @@ from cachelb.router.settings import named_keywords, values_of
 from cachelb.router.shared_caches import SharedCaches
 from cachelb.router.shared_state import SharedState
 from cachelb.router.waiting import Waiting
-from cachelb.secret import read as read_secret
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -32,13 +32,13 @@ if TYPE_CHECKING:
 
     from cachelb.admission import Admission
     from cachelb.bodies import RequestBodies
+    from cachelb.common.secret import Secret
     from cachelb.events.sink import RouterEvents
     from cachelb.explanation import Explanation
     from cachelb.forward import Forward
     from cachelb.policies import PolicyLike
     from cachelb.router.attachable import Attachable, Sharing
     from cachelb.router.settings import Health, Pairs
-    from cachelb.secret import Secret
     from cachelb.sources import LoadSink
     from cachelb.types import RequestArguments, RouterStats
 

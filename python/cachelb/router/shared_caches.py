@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from cachelb.arguments import listed
+from cachelb.common.arguments import listed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from cachelb.arguments import number
+from cachelb.common.arguments import number
+from cachelb.common.secret import VARIABLE
 from cachelb.errors import SnapshotError
-from cachelb.secret import VARIABLE
 from cachelb.types import Restored
 
 if TYPE_CHECKING:
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
     from cachelb._core import SnapshotPieces
+    from cachelb.common.secret import Secret
     from cachelb.router.attachable import Sharing
     from cachelb.router.router import Router
-    from cachelb.secret import Secret
 
 
 TTL_S = 3600.0

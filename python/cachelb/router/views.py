@@ -7,9 +7,9 @@ from collections import Counter
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
-from cachelb.admission_stats import read_bands
 from cachelb.bodies import BodyStats
-from cachelb.event_stats import CacheGroupStats, KvEventStats
+from cachelb.stats.admission import read_bands
+from cachelb.stats.events import CacheGroupStats, KvEventStats
 from cachelb.types import (
     Funnel,
     Histogram,

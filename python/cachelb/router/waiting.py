@@ -6,7 +6,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from cachelb._core import AdmissionGate
-from cachelb.arguments import seconds
+from cachelb.common.arguments import seconds
 from cachelb.errors import NoWorkerAvailable
 from cachelb.router.holding import Hold
 

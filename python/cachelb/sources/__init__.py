@@ -7,11 +7,11 @@ Example:
 
 from __future__ import annotations
 
-from cachelb.poll_stats import WorkerPolls
 from cachelb.sources.base import LoadReport, LoadSink, LoadTarget, Source
 from cachelb.sources.metrics import MetricsSource, MetricsSourceStats
 from cachelb.sources.orca import OrcaError, parse_orca
 from cachelb.sources.prometheus_text import MetricsPage, read_metrics_page
+from cachelb.stats.polls import WorkerPolls
 
 __all__ = [
     "LoadReport",

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from cachelb.arguments import seconds, text_headers, whole
-from cachelb.extras import need
-from cachelb.runs import Runs
+from cachelb.common.arguments import seconds, text_headers, whole
+from cachelb.common.extras import need
+from cachelb.common.runs import Runs
 from cachelb.sources.http import default_metrics_url, metrics_address
 from cachelb.sources.polled_run import PolledRun
 from cachelb.sources.poller import PATIENCE_S, Poller, PollSettings
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     import ssl
     from collections.abc import Callable
 
-    from cachelb.poll_stats import WorkerPolls
     from cachelb.sources.base import LoadTarget
+    from cachelb.stats.polls import WorkerPolls
 
 _log = logging.getLogger(__name__)
 

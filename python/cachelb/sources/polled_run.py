@@ -8,7 +8,7 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import Final, Generic, Protocol, TypeAlias, TypeVar
 
-from cachelb.loops import LoopThread
+from cachelb.common.loops import LoopThread
 from cachelb.sources.http import address_of
 
 Place: TypeAlias = tuple[str, int]

@@ -9,12 +9,12 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from cachelb._core import worker_name
-from cachelb.poll_stats import WorkerPolls
 from cachelb.sources.http import PageError, metrics_address
 from cachelb.sources.polled_run import backoff_s
 from cachelb.sources.prometheus_text import read_metrics_page
 from cachelb.sources.restarts import Restarts
 from cachelb.sources.throughput import Throughput
+from cachelb.stats.polls import WorkerPolls
 
 if TYPE_CHECKING:
     import ssl

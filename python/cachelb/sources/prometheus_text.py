@@ -20,7 +20,7 @@ from functools import lru_cache
 from itertools import product
 from typing import Final, Literal, TypeVar
 
-from cachelb.exposition import Samples, split_series
+from cachelb.common.exposition import Samples, split_series
 from cachelb.sources.base import LoadReport, Sleep
 
 _T = TypeVar("_T")

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["PeerStats", "RedisState", "SnapshotFile", "SnapshotFileStats", "StateStats", "ZmqMesh"]
 
 if not TYPE_CHECKING:
-    from cachelb.exports import lazy
+    from cachelb.common.exports import lazy
 
     __getattr__ = lazy(
         __name__,

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cachelb.runs import Runs
+from cachelb.common.runs import Runs
 from cachelb.state.exchange import Exchange, is_shared, secrets_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
 
+    from cachelb.common.secret import Secret
     from cachelb.router import Router
-    from cachelb.secret import Secret
     from cachelb.state.carrier import Carrier
     from cachelb.state.exchange import ExchangeSettings
     from cachelb.state.stats import StateStats

@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from cachelb._core import message_origin
+from cachelb.common.secret import VARIABLE
 from cachelb.errors import CachelbError
-from cachelb.secret import VARIABLE
 from cachelb.state.carrier import Asked, Refused
 from cachelb.state.kinds import is_part
 from cachelb.state.lag import Lag
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
 
+    from cachelb.common.secret import Secret
     from cachelb.router import Router
-    from cachelb.secret import Secret
     from cachelb.state.carrier import Carrier
 
 _log = logging.getLogger("cachelb.state")

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
+from cachelb.common.extras import need
+from cachelb.common.secret import Secret
 from cachelb.events.options import bind_address
-from cachelb.extras import need
-from cachelb.secret import Secret
 from cachelb.state.attachment import Attachment
 from cachelb.state.carrier import Carrier
 from cachelb.state.options import exchange_settings, peer_addresses

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from itertools import islice
 from typing import Final
 
-from cachelb.arguments import number, require, seconds
+from cachelb.common.arguments import number, require, seconds
 from cachelb.state.exchange import ExchangeSettings
 
 _PEER: Final = re.compile(r"tcp://(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+(?:%[A-Za-z0-9._-]+)?\]):([1-9][0-9]{0,4})")

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-    from cachelb.secret import Secret
+    from cachelb.common.secret import Secret
 
 LIFE_BYTES: Final = 8
 _SEALED: Final = b"\x02"
@@ -44,7 +44,7 @@ class Seal:
     Frames are made with the first secret; those made with any are opened. Frames of one stream are invalid in another.
 
     Example:
-        >>> from cachelb.secret import Secret
+        >>> from cachelb.common.secret import Secret
         >>> old, new = Secret("the text of last year"), Secret("the text of this year")
         >>> ours, theirs = Seal([old], "cachelb"), Seal([new, old], "cachelb")
         >>> frame = ours.wrap(b"news", b"hello")

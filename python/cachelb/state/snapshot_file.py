@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from os import PathLike
 from typing import Any
 
-from cachelb.arguments import number, require, seconds
+from cachelb.common.arguments import number, require, seconds
 from cachelb.router import Router
 from cachelb.router.shared_state import TTL_S
 from cachelb.state.keeping import FileKeeper

@@ -13,8 +13,8 @@ from typing import Final
 
 import zmq
 
+from cachelb.common.secret import Secret
 from cachelb.events.zmq.sockets import Keys, Listeners, bound_pair, curve_keys, make_server, make_socket, received
-from cachelb.secret import Secret
 from cachelb.state.carrier import Asked, Received, Refused
 from cachelb.state.lookup import Lookup
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from cachelb._core import Namespace, hash_blocks
-from cachelb.arguments import number
+from cachelb.common.arguments import number
 
 MEDIA: Final = ("gpu", "cpu", "disk")
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from cachelb._core import BlockTracker, hash_blocks
-from cachelb.arguments import whole
+from cachelb.common.arguments import whole
 from cachelb.testing.oracle import NaiveTracker
 
 if TYPE_CHECKING:

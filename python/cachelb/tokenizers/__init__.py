@@ -18,6 +18,6 @@ __all__ = ["CacheStats", "HfTokenizer", "Tokenizer"]
 if not TYPE_CHECKING:
     from functools import partial
 
-    from cachelb.moved import moved_name
+    from cachelb.common.moved import moved_name
 
     __getattr__ = partial(moved_name, __name__)

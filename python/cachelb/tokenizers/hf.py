@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from cachelb.arguments import require
-from cachelb.extras import need
+from cachelb.common.arguments import require
+from cachelb.common.extras import need
 from cachelb.tokenizers.segments import Added, Cutter, SegmentCache, cutting_tokens
 from cachelb.tokenizers.templates import ChatTemplates, read_config, special_tokens_of, templates_of
 

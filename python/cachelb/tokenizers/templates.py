@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from cachelb.extras import need
+from cachelb.common.extras import need
 
 if TYPE_CHECKING:
     from cachelb.tokenizers.template import ChatTemplate

@@ -502,7 +502,7 @@ pub(crate) fn new_hash_array(
     fill: impl FnOnce(&mut [SequenceHash]) -> PyResult<()>,
 ) -> PyResult<Bound<'_, PyAny>> {
     static CLASS: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
-    let class = CLASS.import(py, "cachelb.hashes", "BlockHashes")?;
+    let class = CLASS.import(py, "cachelb.common.hashes", "BlockHashes")?;
     let array = class.call1((len, "u8"))?;
     if len > 0 {
         let buffer = PyBuffer::<u64>::get(&array)?;

@@ -270,7 +270,7 @@ pub fn check_surplus(
 /// The error for arguments without a name or with a wrong one, which the Python half makes.
 #[cold]
 fn unexpected<'py>(py: Python<'py>, given: impl PyCallArgs<'py>) -> PyErr {
-    let module = py.import("cachelb.arguments");
+    let module = py.import("cachelb.common.arguments");
     let error = module.and_then(|module| module.call_method1("unexpected", given));
     error.map_or_else(|failed| failed, PyErr::from_value)
 }

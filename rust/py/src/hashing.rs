@@ -62,7 +62,7 @@ impl Keys {
         let Some(secret) = secret else {
             return Ok(Self::default());
         };
-        let module = py.import(intern!(py, "cachelb.secret"))?;
+        let module = py.import(intern!(py, "cachelb.common.secret"))?;
         let made = module.call_method1(intern!(py, "one"), (secret,))?;
         let key = made.getattr(intern!(py, "namespace_key"))?.extract()?;
         Ok(Self {

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from tests.commands import app
 from tests.models import league_table
 
-from cachelb.calls import split_list
+from cachelb.common.calls import split_list
 from cachelb_lab.sim import FleetSpec, build, simulate
 from cachelb_lab.sim.contender import KV_EVENTS, ORACLE, POOL_BLIND, Contender
 from cachelb_lab.sim.league import COMPARED, REALISM, League, Row, Standings, Store, Trace, as_dict, markdown, play

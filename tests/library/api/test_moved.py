@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from cachelb.moved import MOVED, NAMES
+from cachelb.common.moved import MOVED, NAMES
 
 MODULES = [name for name in MOVED if not name.endswith(".__main__")]
 NAMES_BY_MODULE = {":".join(old.rsplit(".", 1)): new for old, new in NAMES.items()}

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from cachelb import Router
+from cachelb.common.secret import VARIABLE, Secret, read
 from cachelb.errors import SnapshotError
 from cachelb.index import hash_blocks
-from cachelb.secret import VARIABLE, Secret, read
 from cachelb_gateway.config import load
 
 TEXT, OTHER = "known to all gateways", "known to others only"

@@ -20,8 +20,8 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 
 import cachelb
+from cachelb.common.table import Table, Tabular
 from cachelb.records import JsonlRecords, read_records
-from cachelb.table import Table, Tabular
 from cachelb_lab.analysis import analyse
 from cachelb_lab.sim import Comparison, FleetSpec, SimResult, Slo, Status, Sweep, build, compare, simulate
 from cachelb_lab.sim.league import Row, Standings

@@ -12,8 +12,8 @@ from tests.library.router.test_router_fork import in_child
 from tests.threads import beside
 
 import cachelb
-from cachelb.event_stats import KvEventStats
 from cachelb.metrics.families import families
+from cachelb.stats.events import KvEventStats
 from cachelb_fakes.events import cleared, encode_batch, removed, stored
 
 PROMPT = list(range(100))

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 import cachelb
-from cachelb.event_stats import KvEventStats
 from cachelb.metrics.families import families
+from cachelb.stats.events import KvEventStats
 from cachelb_fakes.events import encode_batch, stored
 
 PROMPT = list(range(100))

@@ -15,10 +15,10 @@ from prometheus_client.openmetrics.exposition import generate_latest as generate
 from prometheus_client.parser import text_string_to_metric_families
 
 from cachelb import Router
-from cachelb.event_stats import KvEventStats
-from cachelb.measure import measures
+from cachelb.common.measure import measures
 from cachelb.metrics import PrometheusCollector, instrument
 from cachelb.metrics.families import families
+from cachelb.stats.events import KvEventStats
 
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 

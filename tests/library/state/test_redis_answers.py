@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cachelb.secret import Secret
+from cachelb.common.secret import Secret
 from cachelb.state.redis.answers import NONCE_BYTES, Answers, Questions
 from cachelb.state.seal import Seal
 

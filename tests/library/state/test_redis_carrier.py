@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.library.state.transports import SECRET, STORY, RedisFleet, make_router
 from tests.waiting import wait_until
 
-from cachelb.secret import Secret
+from cachelb.common.secret import Secret
 from cachelb.state.carrier import Asked, Received, Refused
 from cachelb.state.options import exchange_settings
 from cachelb.state.redis.carrier import RedisCarrier

@@ -16,7 +16,7 @@ from tests.library.state.transports import SECRET, STORY, RedisFleet, load, make
 from tests.ports import free_ports
 from tests.waiting import wait_until
 
-from cachelb.secret import Secret
+from cachelb.common.secret import Secret
 from cachelb.state import RedisState
 from cachelb.state.seal import Seal
 

@@ -15,8 +15,8 @@ from tests.library.state.transports import PATIENT
 from tests.waiting import wait_until
 
 from cachelb import Router
+from cachelb.common.secret import Secret
 from cachelb.events.zmq.sockets import Listeners, curve_keys, make_server, make_socket, received
-from cachelb.secret import Secret
 from cachelb.state import StateStats, ZmqMesh
 
 WORKERS = [f"gpu{at}" for at in range(4)]

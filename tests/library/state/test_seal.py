@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cachelb.secret import Secret
+from cachelb.common.secret import Secret
 from cachelb.state.seal import BadFrameError, Seal
 
 OLD, NEW = Secret("known to all gateways"), Secret("known to them since today")

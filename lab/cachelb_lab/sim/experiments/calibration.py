@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
-from cachelb.arguments import MOST_TOKENS, listed, number, whole
+from cachelb.common.arguments import MOST_TOKENS, listed, number, whole
 from cachelb_lab.sim.fleet import FleetSpec
 from cachelb_lab.sim.simulation import Signals, simulate
 from cachelb_lab.sim.timing import Scaled

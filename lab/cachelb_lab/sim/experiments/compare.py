@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from cachelb.arguments import listed, number, whole
+from cachelb.common.arguments import listed, number, whole
 from cachelb.router import Router
 from cachelb.router.flat import grouped
 from cachelb_lab.sim.contender import Contender, admission_apart

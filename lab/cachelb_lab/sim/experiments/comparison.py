@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from cachelb.table import Table, Tabular, one_of
+from cachelb.common.table import Table, Tabular, one_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from typing import TypeAlias
 
-from cachelb.arguments import listed
-from cachelb.calls import number_or_text
+from cachelb.common.arguments import listed
+from cachelb.common.calls import number_or_text
 
 Setting: TypeAlias = "int | float | str"
 """A value of a setting."""

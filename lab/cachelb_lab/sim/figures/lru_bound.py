@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from cachelb.arguments import whole
+from cachelb.common.arguments import whole
 from cachelb_lab.sim.workloads import Workload
 
 _NEVER = int(np.iinfo(np.int64).max)

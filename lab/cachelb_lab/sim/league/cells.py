@@ -10,7 +10,7 @@ from itertools import product
 from typing import Any
 
 import cachelb
-from cachelb.arguments import listed, number, whole
+from cachelb.common.arguments import listed, number, whole
 from cachelb_lab.sim.fleet import DEFAULT_MODEL, FleetSpec
 from cachelb_lab.sim.league.realism import Realism, find_realism
 from cachelb_lab.sim.league.traces import PARTS, Trace

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from cachelb.arguments import listed, whole
+from cachelb.common.arguments import listed, whole
 from cachelb_lab.sim.contender import Contender
 from cachelb_lab.sim.figures.lru_bound import PoolProfile
 from cachelb_lab.sim.figures.metrics import measure

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from cachelb.table import Table, Tabular, one_of
+from cachelb.common.table import Table, Tabular, one_of
 from cachelb_lab.sim.contender import ORACLE
 from cachelb_lab.sim.league.figures import COMPARED, Compared, Figures
 

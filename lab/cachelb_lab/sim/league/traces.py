@@ -11,8 +11,8 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from cachelb.arguments import whole
-from cachelb.calls import Call
+from cachelb.common.arguments import whole
+from cachelb.common.calls import Call
 from cachelb.errors import did_you_mean
 from cachelb_lab.sim.fleet import FleetSpec
 from cachelb_lab.sim.simulation import NO_REPORTS, simulate

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from cachelb.arguments import MOST_TOKENS, whole
+from cachelb.common.arguments import MOST_TOKENS, whole
 from cachelb_lab.sim.trace_files.mixing import mix, mix_in_place
 
 _MOST_ID_TOKENS = 65_536

@@ -12,8 +12,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
+from cachelb.common.extras import need
 from cachelb.errors import TraceError
-from cachelb.extras import need
 
 _SHOWN_CHARS = 60
 _MAX_ID = 2**64 - 1

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from cachelb.arguments import whole as whole_number
+from cachelb.common.arguments import whole as whole_number
 from cachelb.errors import TraceError
 from cachelb_lab.sim.trace_files.textfile import id_list, json_object, number, read_lines, whole
 

@@ -8,8 +8,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
-from cachelb.arguments import MOST_TOKENS
-from cachelb.arguments import whole as whole_number
+from cachelb.common.arguments import MOST_TOKENS
+from cachelb.common.arguments import whole as whole_number
 from cachelb.errors import TraceError
 from cachelb_lab.sim.trace_files.textfile import id_list, json_object, number, read_lines, shown, whole
 from cachelb_lab.sim.workloads.arrivals import ArrivalProcess, Poisson

@@ -12,7 +12,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from cachelb.arguments import number, whole
+from cachelb.common.arguments import number, whole
 from cachelb_lab.sim.checks import MOST_REQUESTS, pairs
 
 Seconds = npt.NDArray[np.float64]

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from cachelb.arguments import MOST_TOKENS, number, whole
+from cachelb.common.arguments import MOST_TOKENS, number, whole
 from cachelb_lab.sim.checks import MOST_BLOCKS, MOST_REQUESTS
 from cachelb_lab.sim.trace_files.mixing import mix, mix_in_place
 from cachelb_lab.sim.workloads.arrivals import ArrivalProcess, Poisson, microseconds

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from cachelb.arguments import number
+from cachelb.common.arguments import number
 from cachelb_lab.sim.workloads.draft import Draft, Piece, Plan, near
 from cachelb_lab.sim.workloads.workload import Workload
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from cachelb.arguments import number
+from cachelb.common.arguments import number
 from cachelb_lab.sim.workloads.draft import Draft, Piece, Plan, Zipf, around
 from cachelb_lab.sim.workloads.workload import Workload
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cachelb.arguments import MOST_TOKENS, whole
+from cachelb.common.arguments import MOST_TOKENS, whole
 from cachelb_lab.sim.workloads.draft import Draft, Plan, Zipf, around
 from cachelb_lab.sim.workloads.workload import Workload
 

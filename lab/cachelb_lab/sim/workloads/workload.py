@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from cachelb.arguments import listed, number
+from cachelb.common.arguments import listed, number
 from cachelb_lab.sim.checks import check_arguments
 from cachelb_lab.sim.trace_files.mixing import mix
 from cachelb_lab.sim.workloads.arrivals import Poisson, microseconds, positive

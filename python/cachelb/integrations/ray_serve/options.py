@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
+from cachelb.common.secret import VARIABLE
+from cachelb.common.secret import read as read_secret
 from cachelb.router import Router
 from cachelb.router.flat import grouped
-from cachelb.secret import VARIABLE
-from cachelb.secret import read as read_secret
 
 RAY_NAMES = frozenset(
     {

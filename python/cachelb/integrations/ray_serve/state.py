@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import Any
 
+    from cachelb.common.secret import Secret
     from cachelb.integrations.ray_serve.carrier import Trade
     from cachelb.router import Router
-    from cachelb.secret import Secret
 
 
 class RayState(Attachment):

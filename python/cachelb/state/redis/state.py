@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from cachelb.extras import need
-from cachelb.secret import Secret
+from cachelb.common.extras import need
+from cachelb.common.secret import Secret
 from cachelb.state.attachment import Attachment
 from cachelb.state.carrier import Carrier
 from cachelb.state.options import exchange_settings, megabytes, text

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from cachelb.arguments import MOST_TOKENS, whole
+from cachelb.common.arguments import MOST_TOKENS, whole
 from cachelb.errors import TraceError
 from cachelb.records import RecordFiles
 from cachelb.records.schema import SchemaError

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from cachelb.arguments import MOST_TOKENS, whole
+from cachelb.common.arguments import MOST_TOKENS, whole
 from cachelb.errors import TraceError
 from cachelb_lab.sim.trace_files.textfile import json_object, read_lines
 from cachelb_lab.sim.trace_files.traces import MOONCAKE_ID_TOKENS

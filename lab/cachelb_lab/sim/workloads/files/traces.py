@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from cachelb.arguments import MOST_TOKENS, listed
-from cachelb.arguments import whole as whole_number
+from cachelb.common.arguments import MOST_TOKENS, listed
+from cachelb.common.arguments import whole as whole_number
 from cachelb.errors import TraceError
 from cachelb_lab.sim.checks import MOST_BLOCKS, MOST_REQUESTS
 from cachelb_lab.sim.trace_files.expand import expand_ids

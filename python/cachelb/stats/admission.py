@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from cachelb.measure import counter, gauge
+from cachelb.common.measure import counter, gauge
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

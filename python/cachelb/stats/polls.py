@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from cachelb.measure import counter
+from cachelb.common.measure import counter
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,11 +12,11 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 from cachelb._core import AdmissionGate
-from cachelb.admission_stats import BandStats, read_bands
-from cachelb.arguments import number, require, seconds, whole
+from cachelb.common.arguments import number, require, seconds, whole
 from cachelb.decision import PairDecision
 from cachelb.errors import NoWorkerAvailable, Overloaded
 from cachelb.router.holding import Hold
+from cachelb.stats.admission import BandStats, read_bands
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Mapping

@@ -6,7 +6,7 @@ from dataclasses import fields
 from typing import Any, Final
 
 from cachelb.admission import AdmissionOptions
-from cachelb.calls import read_options
+from cachelb.common.calls import read_options
 from cachelb.errors import did_you_mean
 
 DEFAULT: Final = "default"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from cachelb.measure import counter, gauge
+from cachelb.common.measure import counter, gauge
 
 
 @dataclass(frozen=True, slots=True)

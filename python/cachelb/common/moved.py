@@ -11,11 +11,14 @@ from types import ModuleType
 from typing import Any, Final
 
 MOVED: Final = {
+    "cachelb.admission_stats": "cachelb.stats.admission",
     "cachelb.certificate": "cachelb_gateway.certificate",
     "cachelb.config": "cachelb_gateway.config",
     "cachelb.descriptions": "cachelb_lab.descriptions",
     "cachelb.discovery": "cachelb_gateway.discovery",
     "cachelb.doctor": "cachelb_gateway.doctor",
+    "cachelb.event_stats": "cachelb.stats.events",
+    "cachelb.hashes": "cachelb.common.hashes",
     "cachelb.integrations.ext_proc": "cachelb_gateway.ext_proc",
     "cachelb.metrics.page": "cachelb_gateway.page",
     "cachelb.plots": "cachelb_lab.plots",
@@ -23,6 +26,7 @@ MOVED: Final = {
     "cachelb.records.samples": "cachelb_lab.samples",
     "cachelb.serve": "cachelb_gateway.serve",
     "cachelb.sim": "cachelb_lab.sim",
+    "cachelb.table": "cachelb.common.table",
     "cachelb.testing.events": "cachelb_fakes.events",
     "cachelb.testing.fleet": "cachelb_fakes.fleet",
     "cachelb.testing.fleet.__main__": "cachelb_fakes.__main__",

@@ -1,0 +1,1 @@
+"""Parts that all packages of the library use."""

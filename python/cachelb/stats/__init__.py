@@ -1,0 +1,1 @@
+"""Statistics of events, of polls and of the admission queue."""

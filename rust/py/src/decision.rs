@@ -298,9 +298,7 @@ impl Decision {
         tokens_of: Option<&Bound<'py, PyAny>>,
         usage_of: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        tracking(slf.py())?
-            .getattr(intern!(slf.py(), "TrackedStream"))?
-            .call1((slf, items, tokens_of, usage_of))
+        tracking(slf.py())?.call_method1("TrackedStream", (slf, items, tokens_of, usage_of))
     }
 
     #[doc = stub!("Decision.track_sync")]
@@ -311,9 +309,7 @@ impl Decision {
         tokens_of: Option<&Bound<'py, PyAny>>,
         usage_of: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        tracking(slf.py())?
-            .getattr(intern!(slf.py(), "TrackedIterator"))?
-            .call1((slf, items, tokens_of, usage_of))
+        tracking(slf.py())?.call_method1("TrackedIterator", (slf, items, tokens_of, usage_of))
     }
 
     #[doc = stub!("Decision.reservation")]

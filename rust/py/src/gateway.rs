@@ -10,7 +10,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{IntoPyDict, PyBytes, PyDict};
 
-use crate::args::{Items, number};
+use crate::args::{Items, chosen, number};
 use crate::options::read::{NOT_NEGATIVE, Options as Given};
 use crate::router::NativeRouter;
 use crate::serving::{
@@ -84,15 +84,9 @@ fn read(given: &Given<'_, '_>) -> PyResult<Options> {
         MAX_AUTHORITIES,
     )?;
     let access_log = given.optional("access_log")?.map(|log| {
-        let (path, format): (Option<std::path::PathBuf>, String) = log.extract()?;
-        let format = FORMATS.iter().find(|(name, _)| *name == format);
-        let (_, format) = format.ok_or_else(|| {
-            PyValueError::new_err("the format of access_log must be \"json\" or \"text\"")
-        })?;
-        Ok::<_, PyErr>(AccessLog {
-            path,
-            format: *format,
-        })
+        let (path, format): (_, String) = log.extract()?;
+        let format = chosen(&format, "the format of access_log", &FORMATS)?;
+        Ok::<_, PyErr>(AccessLog { path, format })
     });
     Ok(Options {
         attempts: count("attempts")?,

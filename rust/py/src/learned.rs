@@ -1,18 +1,15 @@
 //! `LearnedModel`: a predictor of costs, from columns of numbers and names of devices.
 
-use std::fs;
-use std::io;
-use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 
 use cachelb_learned::{COLUMNS, FEATURES, FeatureSet, Fitting, Kind, Model, Row, Sample, Scratch};
 use pyo3::buffer::{Element, PyBuffer};
-use pyo3::exceptions::{PyOSError, PyTypeError, PyValueError};
+use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyMapping, PyString, PyType};
 
-use crate::args::{Items, MAX_ITEMS, named, string, text, wrong_type};
+use crate::args::{Items, MAX_ITEMS, chosen, named, string, text, wrong_type};
 use crate::error::enter;
 use crate::items::set_items;
 
@@ -63,8 +60,8 @@ impl LearnedModel {
         let py = cls.py();
         let kinds = Kind::ALL.map(|kind| (kind.name(), kind));
         let fitting = Fitting {
-            kind: named("kind", kind, kinds)?,
-            features: named("feature_set", feature_set, SETS)?,
+            kind: chosen(kind, "kind", &kinds)?,
+            features: chosen(feature_set, "feature_set", &SETS)?,
             epochs,
             batch,
             rate,
@@ -180,20 +177,19 @@ impl LearnedModel {
     }
 
     #[doc = stub!("LearnedModel.save")]
-    fn save(&self, path: PathBuf) -> PyResult<()> {
+    fn save(&self, path: &Bound<'_, PyAny>) -> PyResult<()> {
+        let (py, path) = (path.py(), path_of(path)?);
         // A reader of the old file never sees half of the new one.
-        let mut beside = path.clone().into_os_string();
-        beside.push(".new");
-        fs::write(&beside, self.core.to_bytes())
-            .and_then(|()| fs::rename(&beside, &path))
-            .map_err(|error| os_error(&error, path))
+        let name: String = path.getattr("name")?.extract()?;
+        let beside = path.call_method1("with_name", (name + ".new",))?;
+        beside.call_method1("write_bytes", (self.to_bytes(py),))?;
+        beside.call_method1("replace", (path,)).map(drop)
     }
 
     #[doc = stub!("LearnedModel.load")]
     #[staticmethod]
-    fn load(path: PathBuf) -> PyResult<Self> {
-        let bytes = fs::read(&path).map_err(|error| os_error(&error, path))?;
-        Self::from_bytes(&bytes)
+    fn load(path: &Bound<'_, PyAny>) -> PyResult<Self> {
+        Self::from_bytes(read_file(path)?.as_bytes())
     }
 
     fn __repr__(&self) -> String {
@@ -224,32 +220,16 @@ impl LearnedModel {
     }
 }
 
-/// The error as Python itself raises it: with its number, of the class that belongs to it, and with the file's name.
-fn os_error(error: &io::Error, path: PathBuf) -> PyErr {
-    let Some(number) = error.raw_os_error() else {
-        return PyOSError::new_err(error.to_string());
-    };
-    let text = error.to_string();
-    let text = text.split(" (os error").next().unwrap_or_default();
-    PyOSError::new_err((number, text.to_owned(), path))
+/// `pathlib.Path` of a path.
+fn path_of<'py>(path: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+    let module = path.py().import(intern!(path.py(), "pathlib"))?;
+    module.call_method1(intern!(path.py(), "Path"), (path,))
 }
 
-fn named<T>(
-    argument: &str,
-    name: &str,
-    choices: impl IntoIterator<Item = (&'static str, T)>,
-) -> PyResult<T> {
-    let mut known = Vec::new();
-    for (choice, value) in choices {
-        if choice == name {
-            return Ok(value);
-        }
-        known.push(choice);
-    }
-    let known = known.join(", ");
-    Err(PyValueError::new_err(format!(
-        "{argument} must be one of {known}, got '{name}'"
-    )))
+/// The content of a file.
+pub(crate) fn read_file<'py>(path: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyBytes>> {
+    let bytes = path_of(path)?.call_method0(intern!(path.py(), "read_bytes"))?;
+    Ok(bytes.cast_into()?)
 }
 
 /// The name of each row's device.

@@ -10,7 +10,7 @@ use pyo3::exceptions::{PyOverflowError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyIterator, PyString};
 
-use super::type_name;
+use super::{text, type_name};
 
 /// Token ids or block hashes of one argument: longer than any context.
 pub(crate) const MAX_WORDS: usize = 1 << 24;
@@ -94,6 +94,42 @@ pub(crate) fn string<'a, 'py>(
     value
         .cast::<PyString>()
         .map_err(|_| wrong_type(value, name, "str"))
+}
+
+/// The words of a choice, as a message has them.
+pub(crate) fn quoted(words: &[&str]) -> String {
+    let quoted: Vec<String> = words.iter().map(|word| format!("{word:?}")).collect();
+    quoted.join(", ")
+}
+
+/// The value of the choice called `given`.
+pub(crate) fn chosen<T: Copy>(
+    given: &str,
+    name: &str,
+    choices: &[(&'static str, T)],
+) -> PyResult<T> {
+    let found = choices.iter().find(|(word, _)| *word == given);
+    found.map(|(_, choice)| *choice).ok_or_else(|| {
+        let expected = expected(choices);
+        PyValueError::new_err(format!("{name} must be {expected}, got {given:?}"))
+    })
+}
+
+/// As [`chosen`], by a value of any type.
+pub(crate) fn choice<T: Copy>(
+    value: &Bound<'_, PyAny>,
+    name: &str,
+    choices: &[(&'static str, T)],
+) -> PyResult<T> {
+    if !value.is_instance_of::<PyString>() {
+        return Err(wrong_type(value, name, &expected(choices)));
+    }
+    chosen(text(value, name)?, name, choices)
+}
+
+fn expected<T>(choices: &[(&'static str, T)]) -> String {
+    let words: Vec<&str> = choices.iter().map(|(word, _)| *word).collect();
+    format!("one of {}", quoted(&words))
 }
 
 /// Error for an argument of a wrong type.

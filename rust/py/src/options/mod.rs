@@ -13,9 +13,9 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyMapping, PySequence, PyString};
 
 pub use self::describe::policy_table;
-use crate::args::{Items, MAX_ITEMS, flag, number, ranged, text, type_name};
+use crate::args::{Items, MAX_ITEMS, choice, flag, number, quoted, ranged, text, type_name};
 use crate::error::to_python;
-use crate::learned::LearnedModel;
+use crate::learned::{LearnedModel, read_file};
 
 /// The options of a built-in policy, `None` for another object.
 type ConfiguredBy = fn(&Bound<'_, PyAny>) -> Option<Configured>;
@@ -80,30 +80,14 @@ fn read_value(
     })
 }
 
-/// The words of a choice, as a message has them.
-fn quoted(words: &[&str]) -> String {
-    let quoted: Vec<String> = words.iter().map(|word| format!("{word:?}")).collect();
-    quoted.join(", ")
-}
-
 /// One of `words`.
 pub fn word(
     words: &[&'static str],
     name: &str,
     value: &Bound<'_, PyAny>,
 ) -> PyResult<&'static str> {
-    if !value.is_instance_of::<PyString>() {
-        let expected = format!("one of {}", quoted(words));
-        return Err(crate::args::wrong_type(value, name, &expected));
-    }
-    let given = text(value, name)?;
-    let found = words.iter().find(|word| **word == given);
-    found.copied().ok_or_else(|| {
-        PyValueError::new_err(format!(
-            "{name} must be one of {}, got {given:?}",
-            quoted(words)
-        ))
-    })
+    let choices: Vec<_> = words.iter().map(|word| (*word, *word)).collect();
+    choice(value, name, &choices)
 }
 
 fn word_or_number(
@@ -198,15 +182,9 @@ fn model(value: &Bound<'_, PyAny>) -> PyResult<Model> {
     if let Ok(model) = value.cast::<LearnedModel>() {
         return Ok(model.get().core().clone());
     }
-    let py = value.py();
-    let bytes = if value.is_instance_of::<PyBytes>() {
-        value.clone()
-    } else {
-        let path = py
-            .import(intern!(py, "pathlib"))?
-            .call_method1(intern!(py, "Path"), (value,))?;
-        path.call_method0(intern!(py, "read_bytes"))?
+    let bytes = match value.cast::<PyBytes>() {
+        Ok(bytes) => bytes.clone(),
+        Err(_) => read_file(value)?,
     };
-    let bytes = bytes.cast::<PyBytes>()?.as_bytes();
-    Model::from_bytes(bytes).map_err(|error| to_python(&error))
+    Model::from_bytes(bytes.as_bytes()).map_err(|error| to_python(&error))
 }

@@ -2,12 +2,11 @@
 //!
 //! Nothing here is inlined: options are read once a router, in a hundred places.
 
-use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-use super::word;
-use crate::args::{Range, flag, number, ranged};
+use crate::args::{Range, choice, flag, number, ranged};
 
 pub use cachelb_policy::{ABOVE_ZERO, AT_LEAST_ONE, FRACTION, NOT_NEGATIVE, millis};
 
@@ -64,11 +63,6 @@ impl<'py> Options<'_, 'py> {
 
     /// One of the names of `choices`.
     pub fn choice<T: Copy>(&self, name: &str, choices: &[(&'static str, T)]) -> PyResult<T> {
-        let words: Vec<&'static str> = choices.iter().map(|(word, _)| *word).collect();
-        let given = word(&words, name, &self.required(name)?)?;
-        let found = choices.iter().find(|(word, _)| *word == given);
-        found
-            .map(|(_, choice)| *choice)
-            .ok_or_else(|| PyValueError::new_err(name.to_owned()))
+        choice(&self.required(name)?, name, choices)
     }
 }

@@ -23,7 +23,7 @@ pub use self::addresses::Addresses;
 pub use self::gate::fork_gate;
 pub use self::host::RouterHost;
 pub use self::service::Service;
-use crate::args::texts;
+use crate::args::{chosen, texts};
 use crate::options::read::{ABOVE_ZERO, Options};
 
 /// Methods that the classes of servers share.
@@ -79,17 +79,12 @@ pub fn seconds(value: f64) -> Duration {
 
 /// The certificate that Python gives.
 pub fn tls((certificate, key, client_ca, min_version): Certificate) -> PyResult<Tls> {
-    let version = VERSIONS.iter().find(|(name, _)| *name == min_version);
-    let (_, min_version) = version.ok_or_else(|| {
-        let text =
-            format!("the lowest version of TLS must be \"1.2\" or \"1.3\", got {min_version:?}");
-        PyValueError::new_err(text)
-    })?;
+    let min_version = chosen(&min_version, "the lowest version of TLS", &VERSIONS)?;
     Ok(Tls {
         certificate,
         key,
         client_ca,
-        min_version: *min_version,
+        min_version,
     })
 }
 

@@ -198,7 +198,9 @@ impl Selector {
         }
         let rules = &mut self.pools[pool].rules;
         rules.each_memo(&mut booking.memos, |own, memory| own.ended(memory, ended));
-        if pending.is_some() && (booking.is_remote || self.fleet.member(worker).is_some()) {
+        // One that completed was proven above, and its lease goes on.
+        let is_unanswered = pending.is_some() && ending != Ending::Completed;
+        if is_unanswered && (booking.is_remote || self.fleet.member(worker).is_some()) {
             let expected = self.bookings.take_lease(worker, &mut booking);
             let booked = (worker, booking.placed);
             self.pools

@@ -282,6 +282,35 @@ fn without_an_event_it_is_cold_a_time_to_live_after_the_first_token() {
 }
 
 #[test]
+fn placements_of_a_request_that_completed_are_followed_with_and_without_a_first_token() {
+    for is_streamed in [true, false] {
+        let mut fleet = Fleet::new(RULE);
+        let path = prompt(0, 10);
+        let pick = fleet.select(&path, 0);
+        let booking = pick.booking.unwrap();
+        if is_streamed {
+            fleet.selector.first_token(booking, Millis(1_000));
+        }
+        fleet.end(booking, Ending::Completed, 1_000);
+        // Each event moves the deadline of the rest.
+        fleet.store(pick.offer, &path[..4], 2_500);
+        assert_eq!(fleet.held(pick.offer, &path, 4_000), ([4, 0, 0], 6));
+        assert_eq!(fleet.held(pick.offer, &path, 4_501), ([4, 0, 0], 0));
+        // Nor does any stand while messages are missing.
+        let other = prompt(100, 10);
+        let pick = fleet.select(&other, 5_000);
+        if is_streamed {
+            fleet
+                .selector
+                .first_token(pick.booking.unwrap(), Millis(5_001));
+        }
+        fleet.end(pick.booking.unwrap(), Ending::Completed, 5_001);
+        fleet.trust(pick.offer, FeedState::Suspect, 16);
+        assert_eq!(fleet.matched(&other, 100_000), 10);
+    }
+}
+
+#[test]
 fn what_an_event_confirmed_stays() {
     let mut fleet = Fleet::new(RULE);
     let path = prompt(0, 10);

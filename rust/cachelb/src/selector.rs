@@ -260,7 +260,7 @@ impl Selector {
     /// Tokens that the cache of a worker holds, `None` if that is not known.
     #[must_use]
     pub fn cache_tokens(&self, id: WorkerId) -> Option<u64> {
-        let block_size = self.pools[PoolId::default()].block_size();
+        let block_size = self.pools[PoolId::default()].block_size;
         self.fleet.member(id)?.sizes().tokens(block_size)
     }
 

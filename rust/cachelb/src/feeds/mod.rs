@@ -104,7 +104,7 @@ impl Feed<'_> {
     /// memory. Returns the blocks that events had confirmed.
     pub fn doubt(&mut self, now: Millis) -> u64 {
         self.bookings.lose_track(self.worker);
-        let ttl_ms = self.pools[self.home].placements().ttl_ms;
+        let ttl_ms = self.pools[self.home].placements.ttl_ms;
         let ttl_ms = ttl_ms.unwrap_or(DOUBT_MS).min(DOUBT_MS);
         let until = Some(Millis(now.0.saturating_add(ttl_ms)));
         let worker = self.worker;
@@ -251,7 +251,7 @@ impl Feed<'_> {
     /// Why the engine's announcements cannot be true, if so.
     fn fault(&mut self, message: Heard) -> Option<Fault> {
         let member = self.fleet.member(self.worker)?;
-        let block_size = self.pools[self.home].block_size();
+        let block_size = self.pools[self.home].block_size;
         let too_many = member
             .feed()
             .and(member.sizes().too_many_tokens(block_size));

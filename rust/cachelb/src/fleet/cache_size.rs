@@ -30,8 +30,8 @@ impl Selector {
         let usage = report.kv_usage.get().filter(|u| *u >= LEAST_USAGE)?;
         let member = self.fleet.member(*ranks.first()?)?;
         let (mut engine, home) = (member.profile.engine, member.profile.home());
-        let (stated, size) = (engine.kv_blocks?, self.pools[home].block_size());
-        let mixed = self.pools.iter().any(|(_, p)| p.block_size() != size);
+        let (stated, size) = (engine.kv_blocks?, self.pools[home].block_size);
+        let mixed = self.pools.iter().any(|(_, p)| p.block_size != size);
         let hybrid = member.resuming(home).is_some();
         let blocks = member.sizes().capacity(size);
         let in_use = f64::from(blocks.filter(|_| !mixed && !hybrid)?) * ranks.len() as f64;

@@ -178,7 +178,7 @@ impl Workers<'_> {
             return Ok(());
         };
         let served = self.0.pools.iter().filter(|(id, _)| member.serves(*id));
-        let mut sizes: Vec<u32> = served.map(|(_, pool)| pool.block_size()).collect();
+        let mut sizes: Vec<u32> = served.map(|(_, pool)| pool.block_size).collect();
         if sizes.iter().any(|&ours| sizes_fit(engine, ours)) {
             return Ok(());
         }

@@ -131,7 +131,7 @@ impl Pools {
             return false;
         }
         let capacity = self[id].expect_worker(member);
-        let size = self[id].block_size();
+        let size = self[id].block_size;
         let resumes = member.resumes(id, size);
         self.change(id, |blocks| {
             let (index, _) = blocks.index_mut();

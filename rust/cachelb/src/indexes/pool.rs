@@ -19,17 +19,18 @@ pub struct Pool {
     /// The rules.
     pub(crate) rules: Rules,
     /// Tokens per block.
-    block_size: u32,
-    placements: Placements,
+    pub(crate) block_size: u32,
+    /// How placements are remembered.
+    pub(crate) placements: Placements,
     /// Blocks that workers hold, if a rule has placements recorded.
     blocks: Option<Blocks>,
     /// Whether a worker's blocks were ever to be cut to whole ones of its engine. Few fleets have such workers, and
     /// the others need not ask for each.
-    is_coarse: bool,
+    pub(crate) is_coarse: bool,
     /// Whether a rule counts the blocks that requests in flight share once.
-    counts_active: bool,
+    pub(crate) counts_active: bool,
     /// Whether a rule that picks has placements recorded.
-    knows_placements: bool,
+    pub(crate) knows_placements: bool,
     /// The cache that workers of the model read.
     shared: Option<SharedCache>,
 }
@@ -60,21 +61,6 @@ impl Pool {
             knows_placements,
             shared: None,
         }
-    }
-
-    /// Tokens per block.
-    pub(crate) fn block_size(&self) -> u32 {
-        self.block_size
-    }
-
-    /// How placements are remembered.
-    pub(crate) fn placements(&self) -> &Placements {
-        &self.placements
-    }
-
-    #[cfg(test)]
-    pub(crate) fn set_placements(&mut self, placements: Placements) {
-        self.placements = placements;
     }
 
     /// Whether hashes name the prefix they end, so that routers can name prefixes to each other.
@@ -137,11 +123,6 @@ impl Pool {
         held.unwrap_or(0).max(row.overlap)
     }
 
-    /// Whether some worker's blocks are cut to whole ones of its engine.
-    pub(crate) fn is_coarse(&self) -> bool {
-        self.is_coarse
-    }
-
     /// A worker serves this model. Returns how many blocks it may hold: as many as its engine, or as the pool allows.
     pub(crate) fn expect_worker(&mut self, member: &Member) -> u32 {
         let (sizes, gpu) = (member.sizes(), member.profile.gpu.as_deref());
@@ -149,16 +130,6 @@ impl Pool {
         self.rules.each(|own| own.describe(member.order, gpu));
         let capacity = sizes.capacity(self.block_size);
         capacity.unwrap_or(self.placements.max_blocks_per_worker)
-    }
-
-    /// Whether a rule counts the blocks that requests in flight share once.
-    pub(crate) fn counts_active(&self) -> bool {
-        self.counts_active
-    }
-
-    /// Whether a rule that picks has placements recorded.
-    pub(crate) fn knows_placements(&self) -> bool {
-        self.knows_placements
     }
 
     /// The path up to a block, as far as it is known.

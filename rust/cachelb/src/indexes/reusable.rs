@@ -36,7 +36,7 @@ impl Usable {
         pool: &Pool,
         request: &Request<'_>,
     ) -> impl Fn(u32) -> Self + use<'a> {
-        let (block_size, coarse) = (pool.block_size(), pool.is_coarse());
+        let (block_size, coarse) = (pool.block_size, pool.is_coarse);
         let usable = Self::new(request.length(), block_size);
         move |slot| match fleet.at(slot) {
             Some(member) if coarse => {

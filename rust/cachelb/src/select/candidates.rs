@@ -80,7 +80,7 @@ impl Candidates {
             from.fleet.next_call();
         }
         if let Some(answer) = from.pool.answer() {
-            let usable = Usable::new(request.length(), from.pool.block_size());
+            let usable = Usable::new(request.length(), from.pool.block_size);
             answer.for_each(|(slot, overlap)| {
                 self.rows.hold(slot, overlap, usable.tokens(overlap) as f64);
             });
@@ -101,7 +101,7 @@ impl Candidates {
         let (fleet, is_registered) = (&mut *from.fleet, from.settings.registered);
         fleet.next_call();
         self.rows.clear();
-        let (answer, block_size) = (from.pool.answer(), from.pool.block_size());
+        let (answer, block_size) = (from.pool.answer(), from.pool.block_size);
         let usable = Usable::new(request.length(), block_size);
         let max_age = from.settings.max_report_age_ms;
         let scale = (request.now, max_age, block_size);
@@ -171,7 +171,7 @@ impl Candidates {
             return;
         };
         let has_feed = |row: &Candidate| fleet.feed_in(row.slot, request).is_some();
-        if !pool.is_coarse() && !self.rows.holders().any(has_feed) {
+        if !pool.is_coarse && !self.rows.holders().any(has_feed) {
             return;
         }
         let usable = Usable::by_slot(fleet, pool, request);
@@ -186,7 +186,7 @@ impl Candidates {
                 return (tokens, Media::on_device(row.overlap));
             }
             let media = usable.media(answer.reach(row.slot));
-            let (total, size) = (hashes.len() as u32, pool.block_size());
+            let (total, size) = (hashes.len() as u32, pool.block_size);
             row.overlap = media.reached();
             let reused = Media {
                 gpu: usable.blocks(media.gpu),
@@ -206,7 +206,7 @@ impl Candidates {
         };
         let usable = Usable::by_slot(from.fleet, pool, request);
         let credits = pool.rules.get(request.wanted).properties().credits;
-        let (total, size) = (hashes.len() as u32, pool.block_size());
+        let (total, size) = (hashes.len() as u32, pool.block_size);
         self.rows.extend(|row, media| {
             let usable = usable(row.slot);
             let extended = shared.extended(row.slot, media, &usable);
@@ -249,7 +249,7 @@ impl Candidates {
             let usable = usable(row.slot);
             let prompt = Prompt {
                 most: usable.blocks(u32::MAX),
-                block_size: from.pool.block_size(),
+                block_size: from.pool.block_size,
                 token_ms: token_ms.map(|ms| ms * saved),
             };
             let matched = match shared {

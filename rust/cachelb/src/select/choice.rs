@@ -57,7 +57,7 @@ pub(crate) fn view<'a>(
         loads: book.loads.columns(),
         apart: book.loads.apart(),
         pace: book.pace,
-        active: pool.counts_active().then(|| Active {
+        active: pool.counts_active.then(|| Active {
             named: &book.named,
             namespace: request.pool.0,
             is_shared: request.blocks.is_some_and(|(path, _)| is_shared(path)),
@@ -68,7 +68,7 @@ pub(crate) fn view<'a>(
         content: request.content,
         identity: request.identity,
         boundaries: request.boundaries,
-        block_size: pool.block_size(),
+        block_size: pool.block_size,
         prompt_tokens: request.prompt_tokens,
         prompt_units: request.prompt_units,
         key: request.key,
@@ -184,7 +184,7 @@ impl<'a> Scene<'a> {
     /// Prompt tokens the picked worker must compute, by the index of the pool's own rules: an index that only a shadow
     /// uses moves no load.
     pub fn uncached(&self, pick: &Pick) -> u64 {
-        let known = self.pool.knows_placements();
+        let known = self.pool.knows_placements;
         self.request.prompt_tokens - if known { pick.matched_tokens } else { 0 }
     }
 }

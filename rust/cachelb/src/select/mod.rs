@@ -208,7 +208,7 @@ impl<'a, 'r> Step<'a, 'r> {
             prompt_tokens: request.prompt_tokens,
             prefill_tokens,
             estimate_ms: decided.choice.estimate_ms,
-            block_size: s.pools[request.pool].block_size(),
+            block_size: s.pools[request.pool].block_size,
         };
         let book = &mut s.bookings.book;
         let booking = book.book(worker, work, request.now)?;
@@ -219,7 +219,7 @@ impl<'a, 'r> Step<'a, 'r> {
             ..Booking::default()
         };
         book.bookings.put(booking, record);
-        if s.pools[request.pool].counts_active()
+        if s.pools[request.pool].counts_active
             && let Some((hashes, _)) = request.blocks
         {
             book.hold(booking, request.pool.0, hashes);
@@ -303,7 +303,7 @@ impl<'a, 'r> Step<'a, 'r> {
         let (s, request) = (&mut *self.selector, self.request);
         let Some(booking) = pick.booking else { return };
         if let Some(capture) = &mut s.capture {
-            capture.add(request, s.pools[request.pool].block_size());
+            capture.add(request, s.pools[request.pool].block_size);
         }
         let member = s.fleet.member(worker);
         let record = state.map(|state| Record {

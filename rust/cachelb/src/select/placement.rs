@@ -65,7 +65,7 @@ impl Selector {
             return Ok(());
         };
         let held = answer.held(worker.slot) as usize;
-        let until = request.believed_until(self.pools[id].placements());
+        let until = request.believed_until(&self.pools[id].placements);
         self.pools.record(id, worker, path, until)?;
         if rule.is_some_and(Resuming::needs_marks)
             && let Some(blocks) = self.pools[id].blocks_mut()
@@ -101,7 +101,7 @@ impl Step<'_, '_> {
             return Ok(());
         };
         let member = s.fleet.member(worker);
-        let size = pool.block_size();
+        let size = pool.block_size;
         let path = kept(pool, member, request, hashes);
         let Some(last) = path.last() else {
             return Ok(());
@@ -136,7 +136,7 @@ impl Step<'_, '_> {
             return Ok(());
         }
         let held = answer.held(worker.slot) as usize;
-        let until = request.believed_until(pool.placements());
+        let until = request.believed_until(&pool.placements);
         if let Some(rule) = guessed {
             self.predict(placed, rule);
         }
@@ -179,7 +179,7 @@ impl Step<'_, '_> {
         let pool = &s.pools[request.pool];
         let usable = Usable::by_slot(&s.fleet, pool, request)(placed.worker.slot);
         let blocks = usable.blocks(usable.whole(confirmed as u32)) as usize;
-        let block_size = pool.block_size();
+        let block_size = pool.block_size;
         let resumes = member.resumes(request.pool, block_size);
         let above = resumes.above as usize;
         let length = placed.path.len().min(blocks + above);
@@ -218,7 +218,7 @@ impl Step<'_, '_> {
         let (believed_ms, held) = if feed.has_lost() {
             let answer = pool.answer();
             let held = answer.map_or(0, |answer| answer.overlap(worker.slot) as usize);
-            (pool.placements().ttl_ms, held)
+            (pool.placements.ttl_ms, held)
         } else {
             (Some(ttl_ms), confirmed)
         };
@@ -290,14 +290,14 @@ fn kept<'r>(
     request: &Request<'_>,
     hashes: &'r [SequenceHash],
 ) -> &'r [SequenceHash] {
-    let size = pool.block_size();
+    let size = pool.block_size;
     // How many tokens a text has is an estimate.
     let counted = member.filter(|_| !request.is_text());
     if counted.is_some_and(|m| !m.sizes().have_room(request.prompt_tokens, size)) {
         // It refuses a prompt that its memory cannot hold, and keeps its blocks.
         return &[];
     }
-    let coarse = member.filter(|_| pool.is_coarse());
+    let coarse = member.filter(|_| pool.is_coarse);
     let per_block = coarse.map_or(1, |m| m.sizes().per_block(size));
     &hashes[..hashes.len() - hashes.len() % per_block as usize]
 }

@@ -64,7 +64,7 @@ impl Selector {
             return;
         }
         let rule = predicted.rule;
-        let block_size = u64::from(self.pools[pool].block_size());
+        let block_size = u64::from(self.pools[pool].block_size);
         let resumed = found + u64::from(rule.above);
         let mut own = Vec::new();
         if !rule.is_hidden {

@@ -420,7 +420,7 @@ impl Inbox<'_> {
         // Load is load, whatever is asked for.
         let pool = pool.unwrap_or_default();
         let work = Work {
-            block_size: s.pools[pool].block_size(),
+            block_size: s.pools[pool].block_size,
             ..remote.work
         };
         let book = &mut s.bookings.book;
@@ -473,7 +473,7 @@ impl Inbox<'_> {
         } else {
             (Medium::Gpu, sharing.ttl_ms)
         };
-        let own = s.pools[pool].placements().ttl_ms;
+        let own = s.pools[pool].placements.ttl_ms;
         let ttl_ms = own.map_or(ttl_ms, |own| own.min(ttl_ms));
         let until = Millis(self.now.0.saturating_add(ttl_ms));
         let adopted = Adopted {
@@ -507,7 +507,7 @@ impl Inbox<'_> {
         sharing.counters.blocks += u64::from(new);
         let Some(booking) = booking else { return };
         path.extend(hashes);
-        if s.pools[pool].counts_active() {
+        if s.pools[pool].counts_active {
             s.bookings.book.hold(booking, pool.0, &path);
         }
         if let Some(blocks) = s.pools[pool].blocks_mut().filter(|_| !has_feed) {

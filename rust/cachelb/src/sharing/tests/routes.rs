@@ -202,7 +202,7 @@ fn rules_that_learn_no_routes_and_pools_that_compare_tokens_hear_none() {
         scheme: Scheme::Units,
         ..Placements::default()
     };
-    a.pools[PoolId(0)].set_placements(compares_tokens);
+    a.pools[PoolId(0)].placements = compares_tokens;
     serve(&mut a, &prompt(2, 3, 1, 9), "a", 3);
     let mut b = learner(3, 100, TTL_MS);
     hear_all(&mut b, &told, 4);

@@ -7,26 +7,14 @@ use cachelb_policy::{Candidate, Media, Prompt, SharedBlocks, Speeds, load_of};
 
 use crate::admission::{Bounds, Terms, why};
 use crate::bookings::LoadBook;
-use crate::bookings::affinity::Affinity;
-use crate::fleet::Fleet;
 use crate::fleet::health::Sleep;
 use crate::fleet::offers::Offers;
 use crate::fleet::worker::{Eligibility, Member};
-use crate::indexes::pool::Pool;
 use crate::indexes::reusable::Usable;
 use crate::indexes::shared_credit::SharedAnswer;
-use crate::request::Request;
+use crate::select::Step;
 use crate::select::rows::{Basis, Rows};
 use crate::settings::{Settings, Veto};
-
-/// Parts of a selector that candidates are built from.
-pub(crate) struct Sources<'a> {
-    pub settings: &'a Settings,
-    pub fleet: &'a mut Fleet,
-    pub book: &'a mut LoadBook,
-    pub affinity: &'a Affinity,
-    pub pool: &'a Pool,
-}
 
 /// The candidates of the latest request.
 #[derive(Debug, Default)]
@@ -45,98 +33,6 @@ impl Candidates {
         std::mem::swap(&mut self.rows, &mut self.aside);
     }
 
-    /// Fills in ids and eligibilities, and makes the rows of the known offers that take part. Returns the unknown ones.
-    pub fn gather(
-        &mut self,
-        from: &mut Sources<'_>,
-        offers: &mut Offers,
-        request: &Request<'_>,
-    ) -> Result<Vec<u32>> {
-        let basis = basis(from, offers, request);
-        if basis.is_some_and(|basis| self.renew(basis, from, offers, request)) {
-            return Ok(Vec::new());
-        }
-        let new = self.survey(from, offers, request)?;
-        if let Some(basis) = basis.filter(|_| new.is_empty()) {
-            self.rows.keep(basis, request.now, offers.ruled_out());
-        }
-        Ok(new)
-    }
-
-    /// Makes the rows of `request` from those of an earlier one. Returns whether there are any of that basis.
-    fn renew(
-        &mut self,
-        basis: Basis,
-        from: &mut Sources<'_>,
-        offers: &mut Offers,
-        request: &Request<'_>,
-    ) -> bool {
-        let max_age = from.settings.max_report_age_ms;
-        let (fleet, book, now) = (&*from.fleet, &mut *from.book, request.now);
-        if !self.rows.renew(basis, fleet, book, now, max_age) {
-            return false;
-        }
-        if !from.settings.registered {
-            from.fleet.next_call();
-        }
-        if let Some(answer) = from.pool.answer() {
-            let usable = Usable::new(request.length(), from.pool.block_size);
-            answer.for_each(|(slot, overlap)| {
-                self.rows.hold(slot, overlap, usable.tokens(overlap) as f64);
-            });
-        }
-        for &(at, eligibility) in &self.rows.absent {
-            offers.set_eligibility(at as usize, eligibility);
-        }
-        true
-    }
-
-    /// One row per known offer that takes part. Returns the unknown offers.
-    fn survey(
-        &mut self,
-        from: &mut Sources<'_>,
-        offers: &mut Offers,
-        request: &Request<'_>,
-    ) -> Result<Vec<u32>> {
-        let (fleet, is_registered) = (&mut *from.fleet, from.settings.registered);
-        fleet.next_call();
-        self.rows.clear();
-        let (answer, block_size) = (from.pool.answer(), from.pool.block_size);
-        let usable = Usable::new(request.length(), block_size);
-        let max_age = from.settings.max_report_age_ms;
-        let scale = (request.now, max_age, block_size);
-        let mut new = Vec::new();
-        for i in 0..offers.len() {
-            let id = fleet.resolve(&offers[i]);
-            offers.set_id(i, id);
-            let Some(id) = id else {
-                if is_registered {
-                    offers.set_eligibility(i, Eligibility::Draining);
-                } else {
-                    new.push(i as u32);
-                }
-                continue;
-            };
-            // Registered workers are offered once each, and never forgotten for being absent.
-            if !is_registered && !fleet.see(id) {
-                return Err(Error::DuplicateWorker(offers[i].name.to_string()));
-            }
-            let Some(member) = fleet.member(id) else {
-                continue;
-            };
-            if offers[i].eligibility == Eligibility::Candidate {
-                offers.set_eligibility(i, member.eligibility(request.pool, request.wanted));
-            }
-            if offers[i].eligibility != Eligibility::Candidate {
-                continue;
-            }
-            let overlap = answer.map_or(0, |answer| answer.overlap(id.slot));
-            let held = (overlap, usable.tokens(overlap) as f64);
-            self.rows.add(i as u32, id, member, from.book, held, scale);
-        }
-        Ok(new)
-    }
-
     /// Adds the rows of workers that were offered for the first time, the first of them registered as `order`.
     pub fn introduce(&mut self, offers: &Offers, new: &[u32], order: u64) {
         let orders = (order..).zip(new);
@@ -145,155 +41,6 @@ impl Candidates {
             let slot = offer.id.map_or(Candidate::NO_SLOT, |id| id.slot);
             (offer.eligibility == Eligibility::Candidate).then(|| Candidate::unseen(order, i, slot))
         }));
-    }
-
-    /// Rewrites what rows hold where more than a number of blocks counts, and leaves out workers to be passed over.
-    pub fn refine(&mut self, from: &Sources<'_>, offers: &mut Offers, request: &Request<'_>) {
-        self.revise(from, request);
-        let shared = SharedAnswer::of(from.pool);
-        if let Some(shared) = &shared {
-            self.extend(from, request, shared);
-        }
-        self.price_loads(from, request, shared.as_ref());
-        let home = request.family.and_then(|family| {
-            let home = from.affinity.find(request.pool, family, request.now)?;
-            from.fleet.member(home).map(|member| member.order)
-        });
-        self.rows.home = home;
-        self.pass_over(from, offers, request.now);
-    }
-
-    /// Rewrites the rows of candidates with events, whose blocks lie in several media and may be doubtful, and of those
-    /// with larger blocks.
-    fn revise(&mut self, from: &Sources<'_>, request: &Request<'_>) {
-        let (pool, fleet) = (from.pool, &*from.fleet);
-        let (Some(answer), Some((hashes, _))) = (pool.answer(), request.blocks) else {
-            return;
-        };
-        let has_feed = |row: &Candidate| fleet.feed_in(row.slot, request).is_some();
-        if !pool.is_coarse && !self.rows.holders().any(has_feed) {
-            return;
-        }
-        let usable = Usable::by_slot(fleet, pool, request);
-        let credits = pool.rules.get(request.wanted).properties().credits;
-        let length = request.length();
-        self.rows.revise(|row| {
-            let usable = usable(row.slot);
-            if !has_feed(row) {
-                row.overlap = usable.whole(row.overlap);
-                let tokens = usable.tokens(row.overlap);
-                row.matched_tokens = tokens as f64;
-                return (tokens, Media::on_device(row.overlap));
-            }
-            let media = usable.media(answer.reach(row.slot));
-            let (total, size) = (hashes.len() as u32, pool.block_size);
-            row.overlap = media.reached();
-            let reused = Media {
-                gpu: usable.blocks(media.gpu),
-                ..media
-            };
-            let matched = credits.matched(&reused, total, size, length.units());
-            row.matched_tokens = length.tokens_within(matched);
-            (usable.tokens(row.overlap), media)
-        });
-    }
-
-    /// Adds what every candidate can read from the shared cache of the model. Who holds what stays as it is.
-    fn extend(&mut self, from: &Sources<'_>, request: &Request<'_>, shared: &SharedAnswer<'_>) {
-        let (pool, length) = (from.pool, request.length());
-        let Some((hashes, _)) = request.blocks else {
-            return;
-        };
-        let usable = Usable::by_slot(from.fleet, pool, request);
-        let credits = pool.rules.get(request.wanted).properties().credits;
-        let (total, size) = (hashes.len() as u32, pool.block_size);
-        self.rows.extend(|row, media| {
-            let usable = usable(row.slot);
-            let extended = shared.extended(row.slot, media, &usable);
-            if extended.external.1 > extended.external.0 {
-                let reused = Media {
-                    gpu: usable.blocks(extended.gpu),
-                    ..extended
-                };
-                let matched = credits.matched(&reused, total, size, length.units());
-                row.matched_tokens = length.tokens_within(matched).max(row.matched_tokens);
-            }
-            (usable.tokens(extended.reached()), extended)
-        });
-    }
-
-    /// Rewrites what blocks outside device memory are worth to a rule that credits them by what loading takes.
-    fn price_loads(
-        &mut self,
-        from: &Sources<'_>,
-        request: &Request<'_>,
-        shared: Option<&SharedAnswer<'_>>,
-    ) {
-        let rule = from.pool.rules.get(request.wanted);
-        let Some(costs) = rule
-            .properties()
-            .loads
-            .filter(|_| !self.rows.media.is_empty())
-        else {
-            return;
-        };
-        let (length, loads) = (request.length(), from.book.loads.columns());
-        let usable = Usable::by_slot(from.fleet, from.pool, request);
-        let speeds = Speeds::of([(&self.rows[..], loads)]);
-        // A token of the middle of the prompt.
-        let pace = &from.book.pace;
-        let context = pace.per_context() * request.prompt_tokens as f64 / 2.0;
-        let saved = pace.marginal_share() * (1.0 + context);
-        self.rows.reprice(|row, media| {
-            let token_ms = speeds.known_token_ms(row, load_of(loads, row));
-            let usable = usable(row.slot);
-            let prompt = Prompt {
-                most: usable.blocks(u32::MAX),
-                block_size: from.pool.block_size,
-                token_ms: token_ms.map(|ms| ms * saved),
-            };
-            let matched = match shared {
-                Some(shared) => shared.matched(&costs, row.slot, media, &usable, prompt),
-                None => costs.matched(media, SharedBlocks::default(), prompt),
-            };
-            length.tokens_within(matched)
-        });
-    }
-
-    /// Leaves out workers that sleep, that failed lately or that report too much load, each unless that leaves none.
-    fn pass_over(&mut self, from: &Sources<'_>, offers: &mut Offers, now: Millis) {
-        let (fleet, settings) = (&*from.fleet, from.settings);
-        if fleet.has_sleepers {
-            let sleeps = |row: &Candidate| {
-                let member = fleet.at(row.slot);
-                member.is_some_and(|member| member.health.sleep() != Sleep::Awake)
-            };
-            for offer in self.rows.retain_some(|row| !sleeps(row)) {
-                offers.set_eligibility(offer as usize, Eligibility::Asleep);
-            }
-        }
-        if fleet.has_failures(now) {
-            let out = |row: &Candidate| {
-                let member = fleet.at(row.slot);
-                member.is_some_and(|member| member.health.is_out(now))
-            };
-            for offer in self.rows.retain_some(|row| !out(row)) {
-                let id = offers[offer as usize].id;
-                if let Some(member) = id.and_then(|id| fleet.member(id)) {
-                    offers.set_eligibility(offer as usize, member.kept_out());
-                }
-            }
-        }
-        if settings.veto != Veto::default() {
-            let loads = from.book.loads.columns();
-            let over = |row: &Candidate| {
-                let load = loads.get(row.slot as usize);
-                load.is_some_and(|load| is_vetoed(&load.report, settings, now))
-            };
-            for offer in self.rows.retain_some(|row| !over(row)) {
-                offers.set_eligibility(offer as usize, Eligibility::Vetoed);
-            }
-        }
     }
 
     /// Refuses a request that is not the next at a gate, or for which none of the candidates has room; they are marked as
@@ -343,17 +90,247 @@ impl Candidates {
     }
 }
 
-/// Key under which the rows of a request may be kept, if they may be: only the held blocks differ between requests. A
-/// call that sweeps for workers that are no longer offered looks at each offered one.
-fn basis(from: &Sources<'_>, offers: &Offers, request: &Request<'_>) -> Option<Basis> {
-    let sweeps = !from.settings.registered && from.fleet.sweeps(1);
-    let may = offers.all_stand() && !sweeps;
-    Some(Basis {
-        offers: offers.version().filter(|_| may)?,
-        fleet: from.fleet.version(),
-        pool: request.pool,
-        wanted: request.wanted,
-    })
+impl Step<'_, '_> {
+    /// Fills in ids and eligibilities, and makes the rows of the known offers that take part. Returns the unknown ones.
+    pub fn gather(&mut self) -> Result<Vec<u32>> {
+        let basis = self.basis();
+        if basis.is_some_and(|basis| self.renew(basis)) {
+            return Ok(Vec::new());
+        }
+        let new = self.survey()?;
+        if let Some(basis) = basis.filter(|_| new.is_empty()) {
+            let rows = &mut self.selector.candidates.rows;
+            rows.keep(basis, self.request.now, self.offers.ruled_out());
+        }
+        Ok(new)
+    }
+
+    /// Key under which the rows of the request may be kept, if they may be: only the held blocks differ between requests.
+    /// A call that sweeps for workers that are no longer offered looks at each offered one.
+    fn basis(&self) -> Option<Basis> {
+        let (s, request) = (&*self.selector, self.request);
+        let sweeps = !s.settings.registered && s.fleet.sweeps(1);
+        let may = self.offers.all_stand() && !sweeps;
+        Some(Basis {
+            offers: self.offers.version().filter(|_| may)?,
+            fleet: s.fleet.version(),
+            pool: request.pool,
+            wanted: request.wanted,
+        })
+    }
+
+    /// Makes the rows of `request` from those of an earlier one. Returns whether there are any of that basis.
+    fn renew(&mut self, basis: Basis) -> bool {
+        let (s, request) = (&mut *self.selector, self.request);
+        let (pool, rows) = (&s.pools[request.pool], &mut s.candidates.rows);
+        let (book, max_age) = (&mut s.bookings.book, s.settings.max_report_age_ms);
+        if !rows.renew(basis, &s.fleet, book, request.now, max_age) {
+            return false;
+        }
+        if !s.settings.registered {
+            s.fleet.next_call();
+        }
+        if let Some(answer) = pool.answer() {
+            let usable = Usable::new(request.length(), pool.block_size);
+            answer.for_each(|(slot, overlap)| {
+                rows.hold(slot, overlap, usable.tokens(overlap) as f64);
+            });
+        }
+        for &(at, eligibility) in &rows.absent {
+            self.offers.set_eligibility(at as usize, eligibility);
+        }
+        true
+    }
+
+    /// One row per known offer that takes part. Returns the unknown offers.
+    fn survey(&mut self) -> Result<Vec<u32>> {
+        let (s, request) = (&mut *self.selector, self.request);
+        let (offers, pool) = (&mut *self.offers, &s.pools[request.pool]);
+        let (fleet, is_registered) = (&mut s.fleet, s.settings.registered);
+        fleet.next_call();
+        let rows = &mut s.candidates.rows;
+        rows.clear();
+        let (answer, block_size) = (pool.answer(), pool.block_size);
+        let usable = Usable::new(request.length(), block_size);
+        let max_age = s.settings.max_report_age_ms;
+        let scale = (request.now, max_age, block_size);
+        let mut new = Vec::new();
+        for i in 0..offers.len() {
+            let id = fleet.resolve(&offers[i]);
+            offers.set_id(i, id);
+            let Some(id) = id else {
+                if is_registered {
+                    offers.set_eligibility(i, Eligibility::Draining);
+                } else {
+                    new.push(i as u32);
+                }
+                continue;
+            };
+            // Registered workers are offered once each, and never forgotten for being absent.
+            if !is_registered && !fleet.see(id) {
+                return Err(Error::DuplicateWorker(offers[i].name.to_string()));
+            }
+            let Some(member) = fleet.member(id) else {
+                continue;
+            };
+            if offers[i].eligibility == Eligibility::Candidate {
+                offers.set_eligibility(i, member.eligibility(request.pool, request.wanted));
+            }
+            if offers[i].eligibility != Eligibility::Candidate {
+                continue;
+            }
+            let overlap = answer.map_or(0, |answer| answer.overlap(id.slot));
+            let held = (overlap, usable.tokens(overlap) as f64);
+            rows.add(i as u32, id, member, &mut s.bookings.book, held, scale);
+        }
+        Ok(new)
+    }
+
+    /// Rewrites what rows hold where more than a number of blocks counts, and leaves out workers to be passed over.
+    pub fn refine(&mut self) {
+        self.revise();
+        self.extend();
+        self.price_loads();
+        let (s, request) = (&mut *self.selector, self.request);
+        s.candidates.rows.home = request.family.and_then(|family| {
+            let home = s.affinity.find(request.pool, family, request.now)?;
+            s.fleet.member(home).map(|member| member.order)
+        });
+        self.pass_over();
+    }
+
+    /// Rewrites the rows of candidates with events, whose blocks lie in several media and may be doubtful, and of those
+    /// with larger blocks.
+    fn revise(&mut self) {
+        let (s, request) = (&mut *self.selector, self.request);
+        let (pool, fleet) = (&s.pools[request.pool], &s.fleet);
+        let rows = &mut s.candidates.rows;
+        let (Some(answer), Some((hashes, _))) = (pool.answer(), request.blocks) else {
+            return;
+        };
+        let has_feed = |row: &Candidate| fleet.feed_in(row.slot, request).is_some();
+        if !pool.is_coarse && !rows.holders().any(has_feed) {
+            return;
+        }
+        let usable = Usable::by_slot(fleet, pool, request);
+        let credits = pool.rules.get(request.wanted).properties().credits;
+        let length = request.length();
+        rows.revise(|row| {
+            let usable = usable(row.slot);
+            if !has_feed(row) {
+                row.overlap = usable.whole(row.overlap);
+                let tokens = usable.tokens(row.overlap);
+                row.matched_tokens = tokens as f64;
+                return (tokens, Media::on_device(row.overlap));
+            }
+            let media = usable.media(answer.reach(row.slot));
+            let (total, size) = (hashes.len() as u32, pool.block_size);
+            row.overlap = media.reached();
+            let reused = Media {
+                gpu: usable.blocks(media.gpu),
+                ..media
+            };
+            let matched = credits.matched(&reused, total, size, length.units());
+            row.matched_tokens = length.tokens_within(matched);
+            (usable.tokens(row.overlap), media)
+        });
+    }
+
+    /// Adds what every candidate can read from the shared cache of the model. Who holds what stays as it is.
+    fn extend(&mut self) {
+        let (s, request) = (&mut *self.selector, self.request);
+        let (pool, length) = (&s.pools[request.pool], request.length());
+        let (Some(shared), Some((hashes, _))) = (SharedAnswer::of(pool), request.blocks) else {
+            return;
+        };
+        let usable = Usable::by_slot(&s.fleet, pool, request);
+        let credits = pool.rules.get(request.wanted).properties().credits;
+        let (total, size) = (hashes.len() as u32, pool.block_size);
+        s.candidates.rows.extend(|row, media| {
+            let usable = usable(row.slot);
+            let extended = shared.extended(row.slot, media, &usable);
+            if extended.external.1 > extended.external.0 {
+                let reused = Media {
+                    gpu: usable.blocks(extended.gpu),
+                    ..extended
+                };
+                let matched = credits.matched(&reused, total, size, length.units());
+                row.matched_tokens = length.tokens_within(matched).max(row.matched_tokens);
+            }
+            (usable.tokens(extended.reached()), extended)
+        });
+    }
+
+    /// Rewrites what blocks outside device memory are worth to a rule that credits them by what loading takes.
+    fn price_loads(&mut self) {
+        let (s, request) = (&mut *self.selector, self.request);
+        let (pool, rows) = (&s.pools[request.pool], &mut s.candidates.rows);
+        let costs = pool.rules.get(request.wanted).properties().loads;
+        let Some(costs) = costs.filter(|_| !rows.media.is_empty()) else {
+            return;
+        };
+        let book = &s.bookings.book;
+        let (length, loads) = (request.length(), book.loads.columns());
+        let shared = SharedAnswer::of(pool);
+        let usable = Usable::by_slot(&s.fleet, pool, request);
+        let speeds = Speeds::of([(&rows[..], loads)]);
+        // A token of the middle of the prompt.
+        let pace = &book.pace;
+        let context = pace.per_context() * request.prompt_tokens as f64 / 2.0;
+        let saved = pace.marginal_share() * (1.0 + context);
+        rows.reprice(|row, media| {
+            let token_ms = speeds.known_token_ms(row, load_of(loads, row));
+            let usable = usable(row.slot);
+            let prompt = Prompt {
+                most: usable.blocks(u32::MAX),
+                block_size: pool.block_size,
+                token_ms: token_ms.map(|ms| ms * saved),
+            };
+            let matched = match &shared {
+                Some(shared) => shared.matched(&costs, row.slot, media, &usable, prompt),
+                None => costs.matched(media, SharedBlocks::default(), prompt),
+            };
+            length.tokens_within(matched)
+        });
+    }
+
+    /// Leaves out workers that sleep, that failed lately or that report too much load, each unless that leaves none.
+    fn pass_over(&mut self) {
+        let (s, now) = (&mut *self.selector, self.request.now);
+        let (fleet, settings, offers) = (&s.fleet, &s.settings, &mut *self.offers);
+        let rows = &mut s.candidates.rows;
+        if fleet.has_sleepers {
+            let sleeps = |row: &Candidate| {
+                let member = fleet.at(row.slot);
+                member.is_some_and(|member| member.health.sleep() != Sleep::Awake)
+            };
+            for offer in rows.retain_some(|row| !sleeps(row)) {
+                offers.set_eligibility(offer as usize, Eligibility::Asleep);
+            }
+        }
+        if fleet.has_failures(now) {
+            let out = |row: &Candidate| {
+                let member = fleet.at(row.slot);
+                member.is_some_and(|member| member.health.is_out(now))
+            };
+            for offer in rows.retain_some(|row| !out(row)) {
+                let id = offers[offer as usize].id;
+                if let Some(member) = id.and_then(|id| fleet.member(id)) {
+                    offers.set_eligibility(offer as usize, member.kept_out());
+                }
+            }
+        }
+        if settings.veto != Veto::default() {
+            let loads = s.bookings.book.loads.columns();
+            let over = |row: &Candidate| {
+                let load = loads.get(row.slot as usize);
+                load.is_some_and(|load| is_vetoed(&load.report, settings, now))
+            };
+            for offer in rows.retain_some(|row| !over(row)) {
+                offers.set_eligibility(offer as usize, Eligibility::Vetoed);
+            }
+        }
+    }
 }
 
 /// Whether a fresh report shows more load than the veto allows.

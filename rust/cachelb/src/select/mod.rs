@@ -26,7 +26,6 @@ use crate::fleet::offers::Offers;
 use crate::fleet::worker::Profile;
 use crate::indexes::reusable::Usable;
 use crate::request::{Pick, Request, Wanted};
-use crate::select::candidates::Sources;
 use crate::select::choice::{Decided, Scene, view};
 use crate::select::trace::{Seen, Trace, explain};
 
@@ -96,29 +95,15 @@ impl<'a, 'r> Step<'a, 'r> {
 
     /// Fills in eligibilities, and makes the rows of the candidates.
     pub fn look(&mut self) -> Result<()> {
-        let (s, offers, request) = (&mut *self.selector, &mut *self.offers, self.request);
+        let (s, request) = (&mut *self.selector, self.request);
         s.expire_blocks(request.now);
         s.pools[request.pool].look_up(request);
-        let mut from = Sources {
-            settings: &s.settings,
-            fleet: &mut s.fleet,
-            book: &mut s.bookings.book,
-            affinity: &s.affinity,
-            pool: &s.pools[request.pool],
-        };
-        let new = s.candidates.gather(&mut from, offers, request)?;
+        let new = self.gather()?;
         if !new.is_empty() {
             self.introduce(new)?;
         }
+        self.refine();
         let (s, offers) = (&mut *self.selector, &mut *self.offers);
-        let from = Sources {
-            settings: &s.settings,
-            fleet: &mut s.fleet,
-            book: &mut s.bookings.book,
-            affinity: &s.affinity,
-            pool: &s.pools[request.pool],
-        };
-        s.candidates.refine(&from, offers, request);
         let passage = request.passage.as_ref();
         let Some(passage) = passage.filter(|passage| !passage.is_beside) else {
             return Ok(());

@@ -179,13 +179,6 @@ impl Bookings {
         }
     }
 
-    /// Keeps the record of a new booking, and the state of the rules that decided.
-    pub fn keep(&mut self, id: BookingId, record: Option<Record>, memos: Vec<Memo>) {
-        if let Some(booking) = self.book.bookings.payload_mut(id) {
-            (booking.record, booking.memos) = (record, memos);
-        }
-    }
-
     /// All open bookings.
     pub fn iter(&self) -> impl Iterator<Item = Open<'_, Booking>> {
         self.book.bookings.open()

@@ -66,16 +66,12 @@ impl fmt::Display for Disagreement {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct EngineSizes {
     /// Tokens per block by its events.
-    announced: Option<u32>,
-    engine: Facts,
+    pub announced: Option<u32>,
+    /// Sizes by its metrics.
+    pub engine: Facts,
 }
 
 impl EngineSizes {
-    /// Sizes by its events and by its metrics.
-    pub fn new(announced: Option<u32>, engine: Facts) -> Self {
-        Self { announced, engine }
-    }
-
     /// Blocks of `block_size` tokens that the engine can only use together: as many as whole blocks of both take.
     pub fn per_block(self, block_size: u32) -> u32 {
         let size = self.announced.or(self.engine.block_size);

@@ -47,7 +47,7 @@ pub struct Fleet {
     registry: WorkerRegistry,
     members: Vec<Member>,
     pub(crate) next_order: u64,
-    version: u64,
+    pub(crate) version: u64,
     /// Lists of offers that were looked through.
     call: u64,
     /// No worker is passed over for its failures from then on.
@@ -90,11 +90,6 @@ impl Fleet {
         self.member(worker)?.feed()
     }
 
-    /// Rises with every change to the members and their profiles, but for their health and when they were offered.
-    pub(crate) fn version(&self) -> u64 {
-        self.version
-    }
-
     /// The name of a current worker.
     pub(crate) fn name(&self, id: WorkerId) -> Option<Arc<str>> {
         self.registry
@@ -106,14 +101,14 @@ impl Fleet {
     pub(crate) fn member(&self, id: WorkerId) -> Option<&Member> {
         self.members
             .get(id.slot as usize)
-            .filter(|m| m.generation() == Some(id.generation))
+            .filter(|m| m.generation == Some(id.generation))
     }
 
     /// The workers by slot.
     pub(crate) fn current(&self) -> impl Iterator<Item = (WorkerId, &Member)> {
         let slots = (0..).zip(&self.members);
         let members = slots.filter_map(|(slot, member)| {
-            let generation = member.generation()?;
+            let generation = member.generation?;
             Some((WorkerId { slot, generation }, member))
         });
         members.filter(|(_, member)| !member.profile.is_shared_cache)
@@ -129,13 +124,13 @@ impl Fleet {
     pub(crate) fn current_mut(&mut self, id: WorkerId) -> Option<&mut Member> {
         self.members
             .get_mut(id.slot as usize)
-            .filter(|m| m.generation() == Some(id.generation))
+            .filter(|m| m.generation == Some(id.generation))
     }
 
     /// The member in `slot`, if there is one.
     pub(crate) fn at(&self, slot: u32) -> Option<&Member> {
         let member = self.members.get(slot as usize);
-        member.filter(|member| member.generation().is_some())
+        member.filter(|member| member.generation.is_some())
     }
 
     /// The current id of an offered worker, `None` if it is not known.

@@ -168,7 +168,7 @@ const SLOW_START_FROM: f64 = 0.25;
 #[derive(Debug, Clone)]
 #[repr(C, align(64))]
 pub(crate) struct Member {
-    generation: Option<u32>,
+    pub generation: Option<u32>,
     /// Registration order.
     pub order: u64,
     /// The call that offered it last.
@@ -248,11 +248,6 @@ impl Member {
         }
     }
 
-    /// The generation, `None` if there is no worker.
-    pub fn generation(&self) -> Option<u32> {
-        self.generation
-    }
-
     /// Changes its profile. One that was draining is ready and healthy again.
     pub fn set_profile(&mut self, mut profile: Profile) {
         profile.engine.learned = self.profile.engine.updated(profile.engine).learned;
@@ -300,8 +295,10 @@ impl Member {
 
     /// Block sizes of its engine.
     pub fn sizes(&self) -> EngineSizes {
-        let announced = self.feed.and_then(|feed| feed.engine_block_size);
-        EngineSizes::new(announced, self.profile.engine)
+        EngineSizes {
+            announced: self.feed.and_then(|feed| feed.engine_block_size),
+            engine: self.profile.engine,
+        }
     }
 
     /// How its engine resumes prompts of `pool`, `None` if any leading blocks will do.

@@ -113,7 +113,7 @@ impl Step<'_, '_> {
         let may = self.offers.all_stand() && !sweeps;
         Some(Basis {
             offers: self.offers.version().filter(|_| may)?,
-            fleet: s.fleet.version(),
+            fleet: s.fleet.version,
             pool: request.pool,
             wanted: request.wanted,
         })

@@ -6,7 +6,6 @@ use cachelb_core::load::Known;
 use cachelb_events::FeedState;
 use cachelb_policy::{Active, Choice, Reason, Rng, Rule, View};
 
-use crate::Selector;
 use crate::bookings::LoadBook;
 use crate::bookings::ledger::WorkerState;
 use crate::fleet::Fleet;
@@ -83,23 +82,6 @@ pub(crate) fn view<'a>(
 }
 
 impl<'a> Scene<'a> {
-    /// The candidates of a selector as they are now.
-    pub fn new(s: &'a Selector, offers: &'a Offers, request: &'a Request<'a>) -> Self {
-        let (pool, rows) = (&s.pools[request.pool], &s.candidates.rows);
-        let view = View {
-            scores: Some(rows.scores()),
-            ..view(&s.settings, pool, &s.bookings.book, rows, offers, request)
-        };
-        Self {
-            fleet: &s.fleet,
-            pool,
-            rows,
-            offers,
-            request,
-            view,
-        }
-    }
-
     /// The rule that decides.
     pub fn rule(&self) -> &'a dyn Rule {
         self.pool.rules.get(self.request.wanted)
@@ -122,7 +104,7 @@ impl<'a> Scene<'a> {
             return Err(Error::Refused(choice.reason.name()));
         }
         Ok(Decided {
-            scores: self.rows.scores().take(),
+            scores: self.rows.scores.take(),
             ..self.decided(choice, rng)
         })
     }

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use cachelb_core::error::{Error, Result};
 use cachelb_core::ids::{Millis, WorkerId};
 use cachelb_core::load::Work;
-use cachelb_policy::{Choice, Memo};
+use cachelb_policy::{Choice, Memo, View};
 
 use crate::Selector;
 use crate::bookings::Booking;
@@ -139,7 +139,19 @@ impl<'a, 'r> Step<'a, 'r> {
 
     /// The candidates as they are now.
     pub fn scene(&self) -> Scene<'_> {
-        Scene::new(self.selector, self.offers, self.request)
+        let (s, offers, request) = (&*self.selector, &*self.offers, self.request);
+        let (pool, rows) = (&s.pools[request.pool], &s.candidates.rows);
+        Scene {
+            fleet: &s.fleet,
+            pool,
+            rows,
+            offers,
+            request,
+            view: View {
+                scores: Some(&rows.scores),
+                ..view(&s.settings, pool, &s.bookings.book, rows, offers, request)
+            },
+        }
     }
 
     /// Keeps the candidates of a decision, as they are before the booking.
@@ -315,7 +327,9 @@ impl<'a, 'r> Step<'a, 'r> {
             usage: Usage::default(),
             shadows,
         });
-        s.bookings.keep(booking, record, memos);
+        if let Some(booking) = s.bookings.book.bookings.payload_mut(booking) {
+            (booking.record, booking.memos) = (record, memos);
+        }
     }
 
     /// Bounded work that keeps memory bounded: silent bookings, and workers that are no longer offered.

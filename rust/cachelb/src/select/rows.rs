@@ -51,8 +51,8 @@ pub(crate) struct Rows {
     is_extended: bool,
     /// Registration order of the worker that is the request's home.
     pub home: Option<u64>,
-    /// Left by the rule that decided.
-    scores: Scores,
+    /// Scores by which the rule that decided ranked them, if it left any.
+    pub scores: Scores,
     /// `None`: not to be kept.
     basis: Option<Basis>,
     /// The time of the latest request.
@@ -257,11 +257,6 @@ impl Rows {
         }
     }
 
-    /// Scores by which the rule ranks the rows.
-    pub fn scores(&self) -> &Scores {
-        &self.scores
-    }
-
     /// The rows that hold blocks of the request.
     pub fn holders(&self) -> impl Iterator<Item = &Candidate> {
         self.holders.iter().map(|at| &self.list[*at as usize])
@@ -288,7 +283,7 @@ impl Rows {
     /// # Errors
     /// [`Error::Invariant`] naming the first row that disagrees.
     pub fn validate(&self, fleet: &Fleet, book: &LoadBook, max_report_age_ms: u64) -> Result<()> {
-        let Some(basis) = self.basis.filter(|basis| basis.fleet == fleet.version()) else {
+        let Some(basis) = self.basis.filter(|basis| basis.fleet == fleet.version) else {
             return Ok(());
         };
         let fail = |what: &str, row: &Candidate| {

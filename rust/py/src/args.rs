@@ -1,9 +1,9 @@
 //! Reads tokens, hashes and text from Python. The only place that looks into Python buffers.
 //!
 //! In order of speed: a C-contiguous aligned buffer of the wanted unsigned type is borrowed; `bytes` likewise, as
-//! little-endian words; other 4- and 8-byte integer buffers, and those with strides, are copied; a list or tuple is read
-//! item by item, without running Python code as long as the items are ints; any other sequence, and a buffer with a bad
-//! alignment, is iterated.
+//! little-endian words; other 4- and 8-byte integer buffers, and those with strides or a bad alignment, are copied; a
+//! list or tuple is read item by item, without running Python code as long as the items are ints; any other sequence is
+//! iterated.
 //!
 //! # Who else may write
 //!
@@ -135,7 +135,10 @@ impl<'a, W: Word> Words<'a, W> {
             )));
         }
         bounded(values.len().unwrap_or_default(), name)?;
-        words_of_items(values, name, scratch)
+        for (at, item) in Items::of(values, name, "a sequence of int", MAX_WORDS)?.enumerate() {
+            scratch.push(closer_look(&item?, name, at)?);
+        }
+        Ok(Self::Slice(scratch))
     }
 
     fn of_tuple(tuple: &Bound<'_, PyTuple>, name: &str, scratch: &'a mut Vec<W>) -> PyResult<Self> {
@@ -368,17 +371,6 @@ fn kind(format: &CStr, width: usize) -> Option<Kind> {
     }
 }
 
-fn words_of_items<'a, W: Word>(
-    values: &Bound<'_, PyAny>,
-    name: &str,
-    scratch: &'a mut Vec<W>,
-) -> PyResult<Words<'a, W>> {
-    for (at, item) in Items::of(values, name, "a sequence of int", MAX_WORDS)?.enumerate() {
-        scratch.push(closer_look(&item?, name, at)?);
-    }
-    Ok(Words::Slice(scratch))
-}
-
 fn words_of_buffer<'a, W: Word>(
     values: &Bound<'_, PyAny>,
     name: &str,
@@ -419,18 +411,16 @@ fn words_of_buffer<'a, W: Word>(
     } else {
         Kind::U64
     };
-    if !(buffer.buf_ptr() as usize).is_multiple_of(buffer.item_size()) {
-        return words_of_items(values, name, scratch);
-    }
-    if kind == matching && buffer.is_c_contiguous() && !NO_GIL {
+    let usable = buffer.is_c_contiguous() && buffer.buf_ptr().cast::<W>().is_aligned();
+    if kind == matching && usable && !NO_GIL {
         return Ok(Words::Buffer(buffer));
     }
     let signed = |value: i64| (value.cast_unsigned(), value.cast_unsigned() & (1 << 63));
     let failed = match kind {
-        Kind::U32 => copy::<u32, W>(values, scratch, |value| (value.into(), 0)),
-        Kind::I32 => copy::<i32, W>(values, scratch, |value| signed(value.into())),
-        Kind::U64 => copy::<u64, W>(values, scratch, |value| (value, 0)),
-        Kind::I64 => copy::<i64, W>(values, scratch, signed),
+        Kind::U32 => copy::<u32, W>(&buffer, values, scratch, |value| (value.into(), 0)),
+        Kind::I32 => copy::<i32, W>(&buffer, values, scratch, |value| signed(value.into())),
+        Kind::U64 => copy::<u64, W>(&buffer, values, scratch, |value| (value, 0)),
+        Kind::I64 => copy::<i64, W>(&buffer, values, scratch, signed),
     }?;
     match failed {
         None => Ok(Words::Slice(scratch)),
@@ -445,11 +435,25 @@ fn words_of_buffer<'a, W: Word>(
 
 /// Copies a one-dimensional buffer of `T`; returns position, bits and sign of the first value that is not a `W`.
 fn copy<T: Element, W: Word>(
+    buffer: &PyUntypedBuffer,
     values: &Bound<'_, PyAny>,
     out: &mut Vec<W>,
     widen: impl Fn(T) -> (u64, u64),
 ) -> PyResult<Option<(usize, u64, bool)>> {
-    let items = PyBuffer::<T>::get(values)?.to_vec(values.py())?;
+    let items: Vec<T> = match PyBuffer::<T>::get(values) {
+        Ok(typed) if typed.is_c_contiguous() => typed.to_vec(values.py())?,
+        _ => {
+            let (start, stride) = (buffer.buf_ptr(), buffer.strides()[0]);
+            let item = |at: usize| {
+                start
+                    .cast_const()
+                    .wrapping_byte_offset(at.cast_signed() * stride)
+            };
+            // SAFETY: the exporter guarantees that a `T` lies there, of any alignment; every bit pattern is one.
+            let read = |at: usize| unsafe { item(at).cast::<T>().read_unaligned() };
+            (0..buffer.item_count()).map(read).collect()
+        }
+    };
     Ok(narrow(items.iter().map(|item| widen(*item)), out))
 }
 

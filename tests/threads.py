@@ -6,8 +6,7 @@ import contextlib
 import threading
 from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from socketserver import BaseServer
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from tests.http_client import DEADLINE_S, complete
 
@@ -28,19 +27,6 @@ def beside(work: Callable[[T], object], each: Collection[T], stop: threading.Eve
                 stop.set()
     for done in working:
         done.result()
-
-
-@contextlib.contextmanager
-def serving(server: BaseServer) -> Iterator[Any]:
-    """Serve from a thread; yield the address."""
-    with server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
-        try:
-            yield server.server_address
-        finally:
-            server.shutdown()
-            thread.join()
 
 
 @contextlib.contextmanager

@@ -6,16 +6,15 @@ import contextlib
 import io
 import json
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
 from prometheus_client import CollectorRegistry, generate_latest, start_http_server
 from rich.console import Console
+from tests.answering import answering
 from tests.commands import app
 from tests.models.metrics_server import reserved_port
-from tests.threads import serving
 
 from cachelb import Router
 from cachelb.metrics import PrometheusCollector
@@ -49,20 +48,8 @@ def url(router: Router[str]) -> Iterator[str]:
 def paged(*pages: bytes) -> Iterator[str]:
     """A server that answers with the next of some pages, and with 503 when there are no more."""
     left = list(pages)
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(200 if left else 503)
-            page = left.pop(0) if left else b""
-            self.send_header("Content-Length", str(len(page)))
-            self.end_headers()
-            self.wfile.write(page)
-
-        def log_message(self, format: str, *arguments: Any) -> None:  # noqa: A002 - as the base class has it
-            pass
-
-    with serving(ThreadingHTTPServer(("127.0.0.1", 0), Handler)) as (_, port):
-        yield f"http://127.0.0.1:{port}/metrics"
+    with answering(lambda handler: handler.reply(left.pop(0)) if left else handler.reply(status=503)) as url:
+        yield f"{url}/metrics"
 
 
 def run(*arguments: object) -> Result:

@@ -8,12 +8,10 @@ import logging
 import signal
 import sys
 import threading
-from collections.abc import Callable
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from tests.threads import serving
+from tests.answering import Handler, answering
 
 from cachelb import Health, RequestBodies, Router
 from cachelb.sources import MetricsSource
@@ -58,25 +56,6 @@ def report(router: Router[str], crashes: Crashes) -> dict[str, Any]:
     }
 
 
-class Inside(BaseHTTPRequestHandler):
-    """Calls methods of the router."""
-
-    protocol_version = "HTTP/1.1"
-    call: Callable[[dict[str, Any]], object]
-
-    def do_POST(self) -> None:
-        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        text = json.dumps(type(self).call(asked)).encode()
-        self.send_response(200)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(text)))
-        self.end_headers()
-        self.wfile.write(text)
-
-    def log_message(self, format: str, *arguments: Any) -> None:  # noqa: A002 - likewise
-        pass
-
-
 def serve(router: Router[str], crashes: Crashes) -> None:
     """Serve as `cachelb serve` does, until SIGTERM."""
     ended = threading.Event()
@@ -93,9 +72,13 @@ def serve(router: Router[str], crashes: Crashes) -> None:
             return getattr(router, asked["call"])(*asked["arguments"], **asked["options"])
 
         gateway.start("127.0.0.1:0", admin="127.0.0.1:0")
-        inside = type("Handler", (Inside,), {"call": staticmethod(call)})
-        with serving(ThreadingHTTPServer(("127.0.0.1", 0), inside)) as (_, port):
-            print(gateway.urls[0], gateway.admin_url, f"http://127.0.0.1:{port}", flush=True)  # noqa: T201 - the test reads it
+
+        def answer(handler: Handler) -> None:
+            text = json.dumps(call(json.loads(handler.content()))).encode()
+            handler.reply(text, headers={"Content-Type": "application/json"})
+
+        with answering(answer) as url:
+            print(gateway.urls[0], gateway.admin_url, url, flush=True)  # noqa: T201 - the test reads it
             ended.wait()
 
 

@@ -7,10 +7,10 @@ import socket
 import socketserver
 import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler
 from typing import Any, Literal, Self
 
 from tests import waiting
+from tests.answering import Handler
 
 from cachelb.sources import MetricsSource
 
@@ -86,8 +86,7 @@ class FakeEngine:
         self.stop()
 
 
-class _Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
+class _Handler(Handler):
     server: _Server
     disable_nagle_algorithm = True
 
@@ -95,29 +94,21 @@ class _Handler(BaseHTTPRequestHandler):
         super().setup()
         self.server.engine.connections.append(self.connection)
 
-    def do_GET(self) -> None:
+    def answer(self) -> None:
         engine = self.server.engine
         engine.requests.append(dict(self.headers))
         engine.paths.append(self.path)
         engine.may_answer.wait(DEADLINE_S)
+        headers = {"Connection": "close"} if engine.closes_after_answer else {}
+        if not engine.is_chunked:
+            self.reply(engine.page, engine.status, headers)
+            return
         self.send_response(engine.status)
-        if engine.closes_after_answer:
-            self.send_header("Connection", "close")
-        if engine.is_chunked:
-            self.send_header("Transfer-Encoding", "chunked")
-            body = b"".join(
-                b"%x\r\n%b\r\n" % (len(part), part)
-                for part in (engine.page[at : at + 1000] for at in range(0, len(engine.page), 1000))
-            )
-            body += b"0\r\n\r\n"
-        else:
-            self.send_header("Content-Length", str(len(engine.page)))
-            body = engine.page
+        for name, value in (headers | {"Transfer-Encoding": "chunked"}).items():
+            self.send_header(name, value)
         self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the name of the base class
-        """Be quiet."""
+        parts = [engine.page[at : at + 1000] for at in range(0, len(engine.page), 1000)]
+        self.wfile.write(b"".join(b"%x\r\n%b\r\n" % (len(part), part) for part in [*parts, b""]))
 
 
 class RecordingRouter:

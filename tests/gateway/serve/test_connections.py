@@ -10,16 +10,15 @@ import socketserver
 import struct
 from collections.abc import Iterator
 from http.client import IncompleteRead
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
 
 import pytest
+from tests.answering import Handler, answering, server
+from tests.answering import serving as serving_in_thread
 from tests.gateway.serve.raw import HEAD, talking
 from tests.gateways import Served, serving, wait_until
 from tests.http_client import DEADLINE_S, complete, send
 from tests.support_gateways import begin_stream, endings
-from tests.threads import serving as serving_in_thread
 
 from cachelb import Router
 from cachelb_fakes import FakeFleet
@@ -34,7 +33,7 @@ def forgetful_worker(when: str) -> Iterator[tuple[str, list[int]]]:
     """Serve one request of each connection, and reset it at the second one; yield the URL, and requests so answered."""
     counts = [0, 0]
 
-    class Handler(socketserver.StreamRequestHandler):
+    class Forgetful(socketserver.StreamRequestHandler):
         def handle(self) -> None:
             for is_second in (False, True):
                 if is_second and when == "idle":
@@ -52,7 +51,7 @@ def forgetful_worker(when: str) -> Iterator[tuple[str, list[int]]]:
         request_queue_size = 128
         daemon_threads = True
 
-    with serving_in_thread(Server(("127.0.0.1", 0), Handler)) as (_, port):
+    with serving_in_thread(Server(("127.0.0.1", 0), Forgetful)) as (_, port):
         yield f"http://127.0.0.1:{port}", counts
 
 
@@ -106,22 +105,9 @@ def test_clients_that_pipeline_much_are_closed_and_take_no_memory() -> None:
         assert served.gateway.counts["pipelined"] == 20
 
 
-class Quiet(BaseHTTPRequestHandler):
-    """Answers everything with 200."""
-
-    protocol_version = "HTTP/1.1"
-
-    def do(self) -> None:
-        self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        self.send_response(200)
-        self.send_header("Content-Length", "2")
-        self.end_headers()
-        self.wfile.write(b"{}")
-
-    do_GET = do_POST = do  # noqa: N815 - as the base has them
-
-    def log_message(self, format: str, *arguments: Any) -> None:  # noqa: A002 - likewise
-        pass
+def quiet(handler: Handler) -> None:
+    handler.content()
+    handler.reply(b"{}")
 
 
 def schedulable(served: Served) -> int:
@@ -130,7 +116,7 @@ def schedulable(served: Served) -> int:
 
 
 def test_worker_that_accepts_and_never_answers_is_passed_over_until_it_does() -> None:
-    hung = ThreadingHTTPServer(("127.0.0.1", 0), Quiet)  # listens, and is not served yet
+    hung = server(quiet)
     url = f"http://127.0.0.1:{hung.server_port}"
     router = Router[str]()
     with FakeFleet(1) as fleet, serving(router, health_interval_s=0.05, expose_headers=["x-cachelb-worker"]) as served:
@@ -148,15 +134,11 @@ def test_worker_that_accepts_and_never_answers_is_passed_over_until_it_does() ->
 def test_health_checks_are_sent_unless_they_are_off(interval_s: float | None) -> None:
     seen: list[str] = []
 
-    class Handler(Quiet):
-        def do_GET(self) -> None:
-            seen.append(self.path)
-            self.do()
+    def answer(handler: Handler) -> None:
+        seen.append(handler.path)
+        quiet(handler)
 
-    with (
-        serving_in_thread(ThreadingHTTPServer(("127.0.0.1", 0), Handler)) as (_, port),
-        serving(Router([f"http://127.0.0.1:{port}"]), health_interval_s=interval_s) as served,
-    ):
+    with answering(answer) as url, serving(Router([url]), health_interval_s=interval_s) as served:
         assert send(served.url, "/any").status == 200
         wait_until(lambda: interval_s is None or "/health" in seen)
     assert set(seen) == {"/any", *(["/health"] if interval_s else [])}

@@ -268,7 +268,7 @@ def test_client_that_does_not_read_is_given_up() -> None:
     given_up = threading.Event()
 
     def flood(handler: Any) -> None:
-        handler.rfile.read(int(handler.headers["Content-Length"]))
+        handler.content()
         handler.send_response(200)
         handler.send_header("Content-Type", "text/event-stream")
         handler.send_header("Connection", "close")

@@ -12,11 +12,12 @@ import time
 import weakref
 from array import array
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from typing import Any, cast
 
 import pytest
-from tests.threads import beside, serving
+from tests.answering import Handler, serving
+from tests.threads import beside
 
 from cachelb import RequestBodies, Router
 from cachelb.renderers import EngineRenderer, TokenizerRenderer
@@ -246,16 +247,15 @@ class Engine:
 def rendering() -> Iterator[tuple[Engine, str]]:
     engine = Engine()
 
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
+    class Rendering(Handler):
         def setup(self) -> None:
             engine.connections += 1
             super().setup()
 
-        def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["content-length"]))
-            engine.seen.append((self.path, body, {name.lower(): value for name, value in self.headers.items()}))
+        def answer(self) -> None:
+            engine.seen.append(
+                (self.path, self.content(), {name.lower(): value for name, value in self.headers.items()})
+            )
             engine.is_open.wait(10)
             answer = engine.answer if isinstance(engine.answer, bytes) else json.dumps(engine.answer).encode()
             with contextlib.suppress(OSError):
@@ -269,13 +269,7 @@ def rendering() -> Iterator[tuple[Engine, str]]:
                     self.wfile.write(answer)
             self.close_connection = engine.closes
 
-        def log_message(self, format: str, *arguments: Any) -> None:  # noqa: A002 - as the base class has it
-            pass
-
-    class Server(ThreadingHTTPServer):
-        daemon_threads = True
-
-    with serving(Server(("127.0.0.1", 0), Handler)) as (_, port):
+    with serving(ThreadingHTTPServer(("127.0.0.1", 0), Rendering)) as (_, port):
         try:
             yield engine, f"http://127.0.0.1:{port}"
         finally:

@@ -337,32 +337,21 @@ def test_a_killed_worker_is_passed_over_without_its_page(workers: list[Worker], 
 
 SERVER = """
 import sys, threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from tests.answering import answering
 
 status, delay_s, page = int(sys.argv[1]), float(sys.argv[2]), sys.argv[3].encode()
 
-class Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-
-    def do_GET(self):
+def answer(handler):
+    if handler.command == "POST":
+        handler.content()
+        handler.reply(b"{}")
+    else:
         threading.Event().wait(delay_s)
-        self.answer(status, page)
+        handler.reply(page, status)
 
-    def do_POST(self):
-        self.rfile.read(int(self.headers["Content-Length"]))
-        self.answer(200, b"{}")
-
-    def answer(self, status, body):
-        self.send_response(status)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *arguments): ...
-
-server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-print(f"http://127.0.0.1:{server.server_port}", flush=True)
-server.serve_forever()
+with answering(answer) as url:
+    print(url, flush=True)
+    threading.Event().wait()
 """
 """An engine that answers every prompt at once, and its metrics page by its arguments: status, seconds, text."""
 

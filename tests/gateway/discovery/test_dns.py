@@ -26,12 +26,6 @@ def server() -> Iterator[NameServer]:
         yield made
 
 
-@pytest.fixture
-def router() -> Iterator[Router[str]]:
-    with Router[str]() as made:
-        yield made
-
-
 def attach(router: Router[str], server: NameServer, name: str = NAME, **options: Any) -> DnsWorkers:
     source = DnsWorkers(name, **{"nameservers": [server.address], **options})
     router.attach(source)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -24,12 +24,6 @@ def path(tmp_path: Path) -> Path:
     made = tmp_path / "workers.json"
     made.write_text(json.dumps(targets("gpu0:8000", "gpu1:8000", "gpu2:8000")))
     return made
-
-
-@pytest.fixture
-def router() -> Iterator[Router[str]]:
-    with Router[str]() as made:
-        yield made
 
 
 def attach(router: Router[str], path: Path) -> FileWorkers:

@@ -28,12 +28,6 @@ def api() -> Iterator[FakeKubernetes]:
         yield server
 
 
-@pytest.fixture
-def router() -> Iterator[Router[str]]:
-    with Router[str]() as made:
-        yield made
-
-
 def attach(router: Router[str], api: FakeKubernetes, **options: Any) -> KubernetesWorkers:
     given = {"service": "vllm", "namespace": "llm", "api_url": api.url, **options}
     if "selector" in options:

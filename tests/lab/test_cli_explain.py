@@ -20,8 +20,8 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "decisions.jsonl"
 
 
-def run(*arguments: object) -> Result:
-    return CliRunner().invoke(app, ["explain", *map(str, arguments)])
+def run(*arguments: object, given: bytes = b"") -> Result:
+    return CliRunner().invoke(app, ["explain", *map(str, arguments)], input=given)
 
 
 def write(path: Path, *changes: dict[str, Any], times: int = 1) -> None:

@@ -4,18 +4,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
-from tests.commands import app
+from tests.lab.test_cli_explain import explained, run
 
 CHAT = {"model": "m", "messages": [{"role": "user", "content": "Do magpies sing? " * 20}], "max_tokens": 8}
 GROWN = {**CHAT, "messages": [*CHAT["messages"], {"role": "assistant", "content": "Seldom."}]}  # type: ignore[misc]
-
-
-def run(*arguments: object, given: bytes = b"") -> Result:
-    return CliRunner().invoke(app, ["explain", *map(str, arguments)], input=given)
 
 
 @pytest.fixture
@@ -24,12 +18,6 @@ def files(tmp_path: Path) -> tuple[Path, Path]:
     one.write_text(json.dumps(CHAT))
     other.write_text(json.dumps(GROWN))
     return one, other
-
-
-def explained(*arguments: object) -> Any:
-    result = run(*arguments, "--json")
-    assert result.exit_code == 0, result.output
-    return json.loads(result.stdout)
 
 
 def test_the_table_shows_what_is_read_and_by_which_path(files: tuple[Path, Path]) -> None:

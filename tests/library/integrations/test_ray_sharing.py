@@ -7,6 +7,7 @@ import json
 from typing import Any
 
 import pytest
+from tests.waiting import until
 
 from cachelb import Router
 from cachelb.integrations.parsed import as_body
@@ -170,12 +171,6 @@ async def test_state_is_told_again_after_the_actor_started_anew() -> None:
     while await two.trade(link):
         pass
     assert two.counters.received == 4
-
-
-async def until(condition: Any) -> None:
-    async with asyncio.timeout(120):
-        while not condition():  # noqa: ASYNC110 - what is waited for sets no event
-            await asyncio.sleep(0.001)
 
 
 async def test_task_trades_and_goes_on_after_failures(caplog: pytest.LogCaptureFixture) -> None:

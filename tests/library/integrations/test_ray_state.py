@@ -5,8 +5,7 @@ from __future__ import annotations
 import gc
 import threading
 import weakref
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 from unittest.mock import MagicMock
 
@@ -15,17 +14,14 @@ import ray
 from hypothesis import given
 from hypothesis import strategies as st
 from ray.exceptions import RayActorError
-from tests.gateways import wait_until
+from tests.library.state.transports import STORY, load, make_router, matched, routers
+from tests.waiting import wait_until
 
-from cachelb import Router
 from cachelb.integrations.ray_serve import actor
 from cachelb.integrations.ray_serve.carrier import Trade
 from cachelb.integrations.ray_serve.messages import MessageLog, News, Reply
 from cachelb.integrations.ray_serve.state import RayState, close_with
 
-WORKERS = [f"gpu{at}" for at in range(4)]
-SECRET = "known to all gateways"  # noqa: S105 - of these tests
-STORY = list(range(1000))
 DEAD_S = 1.0
 
 
@@ -36,6 +32,9 @@ class Link:
         self.log = MessageLog(max_bytes)
         self.broken = False
         self._lock = threading.Lock()
+
+    def member(self, **options: Any) -> LinkedState:
+        return LinkedState(self, **options)
 
     def connect(self) -> Trade:
         if self.broken:
@@ -56,30 +55,6 @@ class LinkedState(RayState):
 
     def _connector(self) -> Callable[[], Trade]:
         return self._link.connect
-
-
-@contextmanager
-def routers(link: Link, count: int, **options: Any) -> Iterator[list[tuple[Router[str], RayState]]]:
-    found: list[tuple[Router[str], RayState]] = []
-    try:
-        for _ in range(count):
-            router = Router(WORKERS, secret=SECRET, seed=1)
-            state = LinkedState(link, **options)
-            router.attach(state)
-            found.append((router, state))
-        wait_until(lambda: all(len(state.stats().peers) == count - 1 for _, state in found))
-        yield found
-    finally:
-        for router, _ in found:
-            router.close()
-
-
-def matched(router: Router[str], tokens: list[int]) -> float:
-    return max(worker.matched_tokens for worker in router.explain(tokens=tokens).candidates)
-
-
-def load(router: Router[str]) -> int:
-    return sum(router.loads().values())
 
 
 def test_load_and_placements_of_one_are_known_to_all() -> None:
@@ -103,16 +78,13 @@ def test_a_router_that_comes_later_is_told_everything() -> None:
         for at in range(2, 40):
             other.select_worker(tokens=[at, *STORY]).on_complete()
         wait_until(lambda: matched(router, [39, *STORY]) == 992)
-        third = Router(WORKERS, secret=SECRET, seed=1)
-        try:
-            state = LinkedState(link, warm_start_s=60.0)
+        with make_router() as third:
+            state = link.member(warm_start_s=60.0)
             third.attach(state)
             assert state.stats().start == "warm: received from another router"
             wait_until(lambda: load(third) == 1)
             wait_until(lambda: all(matched(third, [at, *STORY]) == 992 for at in range(1, 40)))
             assert link.log.stats()["bytes"] <= 20_000
-        finally:
-            third.close()
         open_decision.on_complete()
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from tests.library.router.test_router_fork import in_child
+from tests.library.state.transports import SECRET, STORY, matched
 from tests.models.kv_streams import nothing_left
 from tests.programs import running
 from tests.waiting import wait_until
@@ -23,16 +24,10 @@ from cachelb.errors import SnapshotError
 from cachelb.state import SnapshotFile
 
 WORKERS = ["gpu0", "gpu1"]
-SECRET, OTHER = "known to all gateways", "known to others only"
-STORY = list(range(1000))
 
 
 def make_router(**options: Any) -> Router[str]:
     return Router(WORKERS, **{"secret": SECRET, "seed": 1, **options})
-
-
-def matched(router: Router[str]) -> float:
-    return max(seen.matched_tokens for seen in router.explain(tokens=STORY).candidates)
 
 
 def live(path: Path, tokens: list[int] = STORY, **options: Any) -> SnapshotFile:

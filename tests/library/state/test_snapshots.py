@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.models.loads import indexed_blocks
+from tests.library.state.transports import OTHER, SECRET, WORKERS
 from tests.threads import beside
 
 from cachelb import CachelbError, Router
@@ -19,8 +20,6 @@ from cachelb.errors import SnapshotError
 from cachelb.index import BlockTracker
 from cachelb.router.flat import grouped
 
-WORKERS = [f"gpu{at}" for at in range(4)]
-SECRET, OTHER = "known to all gateways", "known to others only"
 BLOCK = 4
 
 

@@ -17,6 +17,7 @@ from tests.waiting import wait_until
 from cachelb import Router
 from cachelb.router.flat import grouped
 from cachelb.state import RedisState, ZmqMesh
+from cachelb.state.attachment import Attachment
 
 WORKERS = [f"gpu{at}" for at in range(4)]
 STORY = list(range(1000))
@@ -26,16 +27,20 @@ PATIENT: dict[str, Any] = {"peer_timeout_s": 60.0}
 
 
 State: TypeAlias = ZmqMesh | RedisState
-S = TypeVar("S", bound=State)
+S = TypeVar("S", bound=Attachment)
 S_co = TypeVar("S_co", covariant=True)
 
 
-class FleetOf(Protocol[S_co]):
+class Members(Protocol[S_co]):
     """Makes members that reach each other."""
 
     def member(self, **options: Any) -> S_co:
         """One more, to be attached."""
         ...
+
+
+class FleetOf(Members[S_co], Protocol[S_co]):
+    """Makes members of which some are out of reach."""
 
     def cut_off(self, **options: Any) -> tuple[S_co, CuttingProxy]:
         """One more, that receives from the first member through a proxy only."""
@@ -86,7 +91,7 @@ def make_router(**options: Any) -> Router[str]:
 
 @contextmanager
 def routers(
-    fleet: FleetOf[S], count: int, *, make: dict[str, Any] | None = None, **options: Any
+    fleet: Members[S], count: int, *, make: dict[str, Any] | None = None, **options: Any
 ) -> Iterator[list[tuple[Router[str], S]]]:
     """Routers that share state, made with options."""
     with ExitStack() as stack:
@@ -99,7 +104,7 @@ def routers(
         yield found
 
 
-def is_settled(state: State) -> bool:
+def is_settled(state: Attachment) -> bool:
     """Whether it misses nothing of its peers, and they were not asked for more."""
     assert state._runs.latest is not None
     peers = list(state._runs.latest._peers.values())

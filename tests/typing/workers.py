@@ -3,29 +3,14 @@
 from __future__ import annotations
 
 from array import array
-from dataclasses import dataclass
 from typing import Any, assert_type
 
 import numpy as np
 from numpy.typing import NDArray
+from tests.typing.router import Engine, Replica
 
 from cachelb import Decision
 from cachelb.policies import CacheAware, RoundRobin
-
-
-@dataclass(frozen=True)
-class Replica:
-    """A frozen dataclass."""
-
-    url: str
-
-
-class Engine:
-    """A plain class with a property."""
-
-    @property
-    def url(self) -> str:
-        return "http://gpu0:8000"
 
 
 def strings(policy: CacheAware) -> None:

@@ -61,9 +61,16 @@ def chats(seed: int) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
 
 
 class Engine:
-    """A router that places requests on an engine and receives its events, with predicted and found tokens."""
+    """A router that places requests on an engine and receives its events, with predicted and found tokens.
 
-    def __init__(self, layout: CacheLayout, blocks: int) -> None:
+    Args:
+        layout: Its groups.
+        blocks: Those of its cache.
+        plain: Whether its events are those of the group with full attention alone, and name no group.
+    """
+
+    def __init__(self, layout: CacheLayout, blocks: int, *, plain: bool = False) -> None:
+        self._full = next(number for number, group in enumerate(layout.groups) if group.is_full) if plain else None
         self.router = Router(["gpu0"], policy="kv-aware", block_size=32, seed=1)
         self.sent: list[list[dict[str, Any]]] = []
         self.found: list[tuple[int, int]] = []
@@ -72,6 +79,9 @@ class Engine:
         )
 
     def _publish(self, events: list[dict[str, Any]]) -> None:
+        if self._full is not None:
+            kept = [event for event in events if event["group_idx"] == self._full]
+            events = [{key: event[key] for key in event if key not in GROUP_FIELDS} for event in kept]
         batch = encode_batch(events, ts=len(self.sent) + 1.0)
         self.router.event_sink.apply_events("gpu0", batch, seq=len(self.sent))
         self.sent.append(events)
@@ -145,34 +155,18 @@ def test_a_layout_alone_never_promises_more_than_an_engine_has(name: str, given:
 @pytest.mark.parametrize("name", [name for name in LAYOUTS if name != "full-eagle"])
 def test_what_an_engine_finds_bounds_predictions_where_its_events_leave_groups_out(name: str) -> None:
     layout, few = LAYOUTS[name]
-    router = Router(["gpu0"], policy="kv-aware", block_size=32, seed=1)
+    engine = Engine(layout, few, plain=True)
+    router = engine.router
     router.add_worker("gpu0", cache_layout=replace(layout, announced=False))
-    full = next(number for number, group in enumerate(layout.groups) if group.is_full)
-    sent = 0
-
-    def publish(events: list[dict[str, Any]]) -> None:
-        nonlocal sent
-        kept = [event for event in events if event["group_idx"] == full]
-        plain = [{key: event[key] for key in event if key not in GROUP_FIELDS} for event in kept]
-        router.event_sink.apply_events("gpu0", encode_batch(plain, ts=sent + 1.0), seq=sent)
-        sent += 1
-
-    cache = PrefixCache("gpu0", layout=layout, block_size=layout.hash_block, max_blocks=few, publish=publish)
-    exact = lowered = 0
+    lowered = 0
     for prompt, answer in chats(seed=3):
-        decision = router.select_worker(tokens=prompt)
-        cached = cache.look_up(np.array(prompt, np.uint32), None)
-        kept = cache.keep(np.array(prompt, np.uint32), None)
-        assert kept is not None
-        cache.extend(kept, list(answer))
-        cache.release(kept)
-        decision.on_complete(cached_tokens=cached, output_tokens=len(answer))
-        exact += decision.matched_tokens == cached
-        if decision.matched_tokens > cached:
+        engine.serve(prompt, answer)
+        matched, cached = engine.found[-1]
+        if matched > cached:
             lowered += 1
             assert router.explain(tokens=prompt).candidates[0].overlap_blocks * 32 <= cached
     assert lowered > 0
-    assert exact > REQUESTS * 0.6
+    assert sum(matched == cached for matched, cached in engine.found) > REQUESTS * 0.6
     stats = router.stats().workers[0].kv_events
     assert stats is not None
     assert (stats.checked, sum(stats.repairs.values())) == (0, 0)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.models.lru_pool import LruPool
 
 from cachelb_lab.sim.figures.lru_bound import HitCount, PoolProfile
 from cachelb_lab.sim.trace_files.traces import Request, read_trace
@@ -53,17 +54,10 @@ def workloads(draw: st.DrawFn) -> Workload:
 
 @given(workload=workloads(), capacity=st.integers(0, 25))
 def test_pool_of_a_workload_equals_one_simulated_block_by_block(*, workload: Workload, capacity: int) -> None:
-    pool: OrderedDict[int, None] = OrderedDict()
-    hit_blocks = 0
+    pool, hit_blocks = LruPool(capacity), 0
     for row in range(len(workload)):
-        prompt = workload.prompt(row).tolist()
-        usable = (int(workload.prompt_tokens[row]) - 1) // SIZE
-        hit_blocks += sum(block in pool for block in prompt[:usable])
-        for block in reversed([*prompt, *workload.answer(row).tolist()]):
-            pool[block] = None
-            pool.move_to_end(block)
-        while len(pool) > capacity:
-            pool.popitem(last=False)
+        blocks = [*workload.prompt(row).tolist(), *workload.answer(row).tolist()]
+        hit_blocks += pool.serve(blocks, usable=(int(workload.prompt_tokens[row]) - 1) // SIZE)
     tokens = int(workload.prompt_tokens.sum())
     expected = HitCount(len(workload.hashes), hit_blocks, tokens, hit_blocks * SIZE)
     assert PoolProfile(workload).hits(capacity) == expected

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import json
 import threading
-from collections import OrderedDict
 from collections.abc import Sequence
 from http.client import HTTPResponse
 from pathlib import Path
@@ -20,6 +19,7 @@ from hypothesis import strategies as st
 from tests.commands import app
 from tests.gateways import Served, serving, wait_until
 from tests.http_client import complete, connect, send
+from tests.models.lru_pool import LruPool
 
 from cachelb import CacheAware, Router
 from cachelb.errors import TraceError
@@ -54,18 +54,24 @@ def prompts(draw: st.DrawFn) -> Prompt:
     return tuple(token for kind in kinds for token in [kind] * BLOCK) + (9,) * rest
 
 
+def tapped(router: Router[str]) -> Tap:
+    """Capture whatever comes."""
+    return Tap(router.records, 1e6, 0.0, 1 << 24)
+
+
+def read(data: bytes | bytearray, folder: Path) -> CapturedTraffic:
+    """Read what a capture wrote."""
+    path = folder / "capture.jsonl"
+    path.write_bytes(data)
+    return read_capture(path)
+
+
 def naive(sent: Sequence[Prompt], capacity: int | None) -> float:
     """Return the hit rate of one LRU pool of so many blocks, which are named by the whole prefix."""
-    pool: OrderedDict[Prompt, None] = OrderedDict()
-    hits = 0
+    pool, hits = LruPool(capacity), 0
     for prompt in sent:
         blocks = [prompt[: end * BLOCK] for end in range(1, len(prompt) // BLOCK + 1)]
-        hits += sum(block in pool for block in blocks[: (len(prompt) - 1) // BLOCK])
-        for block in reversed(blocks):
-            pool[block] = None
-            pool.move_to_end(block)
-        while capacity is not None and len(pool) > capacity:
-            pool.popitem(last=False)
+        hits += pool.serve(blocks, usable=(len(prompt) - 1) // BLOCK)
     return hits * BLOCK / sum(map(len, sent))
 
 
@@ -78,7 +84,7 @@ def naive(sent: Sequence[Prompt], capacity: int | None) -> float:
 def test_ladder_equals_a_recount_of_the_prompts(sent: list[Prompt], capacity: int, policy: str, tmp_path: Path) -> None:
     clock = Clock()
     router = Router(["gpu0"], seed=1, clock=clock, policy=CacheAware(index="radix") if policy == "radix" else policy)
-    tap = Tap(router.records, 1e6, 0.0, 1 << 24)
+    tap = tapped(router)
     matched = []
     data = b""
     with mock.patch.object(records, "time", SimpleNamespace(time=clock)):
@@ -89,9 +95,7 @@ def test_ladder_equals_a_recount_of_the_prompts(sent: list[Prompt], capacity: in
             decision.on_complete(cached_tokens=decision.matched_tokens // 2, output_tokens=3)
             data += tap.read() if len(prompt) % 2 else b""
         data += tap.stop()
-    path = tmp_path / "capture.jsonl"
-    path.write_bytes(data)
-    traffic = read_capture(path)
+    traffic = read(data, tmp_path)
     fleet = fleet_of(traffic, kv_tokens=capacity * BLOCK)
     ladder = climb(traffic, fleet, ["round-robin"], knows_capacity=True)
     ideal, pool, _, chosen, delivered = (rung.hit_rate for rung in ladder.rungs)
@@ -108,7 +112,7 @@ def test_ladder_equals_a_recount_of_the_prompts(sent: list[Prompt], capacity: in
 def test_answers_count_where_the_session_goes_on(turns: list[tuple[int, int, int]], tmp_path: Path) -> None:
     clock = Clock()
     router = Router(["gpu0"], seed=1, clock=clock)
-    tap = Tap(router.records, 1e6, 0.0, 1 << 24)
+    tap = tapped(router)
     chats: dict[int, Prompt] = {}
     known: set[Prompt] = set()
     hits = total = 0
@@ -124,14 +128,12 @@ def test_answers_count_where_the_session_goes_on(turns: list[tuple[int, int, int
             chats[chat] = whole
             router.select_worker(tokens=prompt, session=f"chat {chat}").on_complete(output_tokens=answer)
         data = tap.stop()
-    path = tmp_path / "capture.jsonl"
-    path.write_bytes(data)
-    assert PoolProfile(read_capture(path).workload).hits().token_rate == pytest.approx(hits * BLOCK / total)
+    assert PoolProfile(read(data, tmp_path).workload).hits().token_rate == pytest.approx(hits * BLOCK / total)
 
 
 def sample(router: Router[str], path: Path, texts: Sequence[str], **arguments: Any) -> CapturedTraffic:
     """Send texts while a capture runs, and read it."""
-    tap = Tap(router.records, 1e6, 0.0, 1 << 24)
+    tap = tapped(router)
     for text in texts:
         router.select_worker(text=text, **arguments).on_complete(cached_tokens=0, prompt_tokens=len(text) // 5)
     path.write_bytes(tap.stop())
@@ -185,7 +187,7 @@ def test_a_capture_changes_no_pick(policy: str) -> None:
     picks = []
     for is_captured in (False, True):
         router = Router(["gpu0", "gpu1", "gpu2"], policy=policy, seed=3, clock=Clock())
-        tap = Tap(router.records, 1e6, 0.0, 1 << 24) if is_captured else None
+        tap = tapped(router) if is_captured else None
         chosen = []
         for number in range(40):
             tokens = [number % 4] * (40 * (number % 3)) + [number] * 7
@@ -201,12 +203,10 @@ def test_each_request_of_pairs_is_replayed_once(tmp_path: Path) -> None:
     router: Router[str] = Router(seed=1)
     router.add_worker("p0", role="prefill")
     router.add_worker("d0", role="decode")
-    tap = Tap(router.records, 1e6, 0.0, 1 << 24)
+    tap = tapped(router)
     for _ in range(3):
         router.select_pair(tokens=range(320)).on_complete(cached_tokens=160, output_tokens=7)
-    path = tmp_path / "capture.jsonl"
-    path.write_bytes(tap.stop())
-    traffic = read_capture(path)
+    traffic = read(tap.stop(), tmp_path)
     assert traffic.workload.prompt_tokens.tolist() == [320] * 3
     assert traffic.workload.output_tokens.tolist() == [7] * 3
     ladder = climb(traffic, fleet_of(traffic), ["round-robin"], knows_capacity=False)
@@ -220,7 +220,7 @@ def test_each_request_of_pairs_is_replayed_once(tmp_path: Path) -> None:
 def test_prompts_that_are_not_read_in_time_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(capture, "_WAITING_BYTES", 20_000)
     router = Router(["gpu0"], seed=1)
-    tap = Tap(router.records, 1e6, 0.0, 1 << 24)
+    tap = tapped(router)
     before = router.stats().memory_bytes
     for _ in range(500):
         router.select_worker(tokens=range(1600)).on_complete()
@@ -233,7 +233,7 @@ def test_prompts_that_are_not_read_in_time_are_counted(monkeypatch: pytest.Monke
 def test_requests_that_never_end_take_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(capture, "_OPEN_BYTES", 20_000)
     router = Router(["gpu0"], seed=1)
-    tap = Tap(router.records, 1e6, 0.0, 1 << 24)
+    tap = tapped(router)
     held = [router.select_worker(tokens=range(1600)) for _ in range(100)]
     tap.read()
     assert tap.stats.open == len(held) - tap.stats.missed <= 20
@@ -251,9 +251,7 @@ def test_a_prompt_too_long_for_a_line_is_left_out(monkeypatch: pytest.MonkeyPatc
     tap = Tap(router.records, 1e6, 0.0, 1 << 30)
     for blocks in (capture._MOST_BLOCKS, capture._MOST_BLOCKS + 1):
         router.select_worker(blocks=range(blocks), prompt_tokens=blocks * BLOCK).on_complete()
-    path = tmp_path / "capture.jsonl"
-    path.write_bytes(tap.stop())
-    assert read_capture(path).workload.prompt_tokens.tolist() == [capture._MOST_BLOCKS * BLOCK]
+    assert read(tap.stop(), tmp_path).workload.prompt_tokens.tolist() == [capture._MOST_BLOCKS * BLOCK]
     assert tap.stats.missed == 1
 
 
@@ -363,10 +361,8 @@ def test_a_damaged_file_has_no_more_requests_than_before(
     damaged = bytearray(whole)
     for at, byte in changes:
         damaged[at % len(damaged)] = byte
-    path = tmp_path / "damaged.jsonl"
-    path.write_bytes(damaged)
     try:
-        traffic = read_capture(path)
+        traffic = read(damaged, tmp_path)
     except TraceError:
         return  # of blocks whose size was changed, which fit to no others
     traffic.workload.validate()
@@ -394,9 +390,7 @@ def test_a_shape_that_no_prompt_has_makes_a_line_bad(shape: Any, whole: bytes, t
     lines = whole.splitlines()
     row = json.loads(lines[1])
     row["capture"] = {**row["capture"], **shape} if isinstance(shape, dict) else shape
-    path = tmp_path / "capture.jsonl"
-    path.write_bytes(b"\n".join([lines[0], json.dumps(row).encode(), *lines[2:]]))
-    traffic = read_capture(path)
+    traffic = read(b"\n".join([lines[0], json.dumps(row).encode(), *lines[2:]]), tmp_path)
     assert (len(traffic.workload), traffic.files.bad) == (11, 1)
 
 

@@ -361,20 +361,6 @@ def test_end_serves_held_prompts_and_admits_no_others() -> None:
     assert endings(router) == {"completed": 2}
 
 
-def test_end_waits_for_open_requests_and_accepts_none() -> None:
-    with FakeFleet(1) as fleet, serving(router := Router(fleet.urls), grace_s=DEADLINE_S) as served:
-        fleet.fail("stall", times=1)
-        with contextlib.closing(begin_stream(served.url, PROMPT)) as connection:
-            wait_until(lambda: router.stats().open_requests == 1)
-            served.stop()
-            wait_until(lambda: is_refused(served.url))
-            assert send(served.admin_url, "/ready").status == 503
-            fleet.release()
-            assert connection.getresponse().read().endswith(b"data: [DONE]\n\n")
-        assert served.has_ended()
-    assert endings(router) == {"completed": 1}
-
-
 def test_stalled_requests_end_with_the_grace() -> None:
     with FakeFleet(1) as fleet, serving(router := Router(fleet.urls), grace_s=0.2) as served:
         fleet.fail("stall")

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import threading
 from collections import Counter
 from typing import Any
 
 import pytest
+from tests.threads import beside
 
 from cachelb.integrations.vllm_router import VllmRouterSelect
 from cachelb.testing import ManualClock
@@ -115,14 +115,13 @@ def test_worker_that_is_gone_is_forgotten_with_its_bookings() -> None:
 def test_threads_leave_no_booking_behind() -> None:
     host = Host()
     workers = [{"url": url, "load": 0} for url in host.loads]
-    threads = [
-        threading.Thread(target=lambda: [host.select(workers, f"{n}{PROMPT}", {}) for n in range(100)])
-        for _ in range(4)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+
+    def work(_: int) -> None:
+        for n in range(100):
+            host.select(workers, f"{n}{PROMPT}", {})
+
+    with beside(work, range(4)):
+        pass
     host.request("")
     assert sum(host.select.router.loads().values()) == 1
     assert host.select.fallbacks.total() == 0

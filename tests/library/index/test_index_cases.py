@@ -26,43 +26,6 @@ def word(letters: str) -> list[int]:
     return [ord(letter) for letter in letters]
 
 
-Chains = dict[str, str]
-Case = tuple[Chains, Chains, Chains, str, dict[str, int]]
-CASES: dict[str, Case] = {
-    # chains stored, the last block of a path removed, and of a path stored again; what is asked for, and overlaps
-    "a changed middle ends the overlap": ({"w": "ABCD"}, {}, {}, "AXCD", {"w": 1}),
-    "a removed middle ends it": ({"w": "ABCDE"}, {"w": "AB"}, {}, "ABCDE", {"w": 1}),
-    "a middle that is back revives the tail": ({"w": "ABCDE"}, {"w": "AB"}, {"w": "AB"}, "ABCDE", {"w": 5}),
-    "a removed head leaves nothing": ({"w": "ABC"}, {"w": "A"}, {}, "ABC", {}),
-    "a head that is back revives all": ({"w": "ABC"}, {"w": "A"}, {"w": "A"}, "ABC", {"w": 3}),
-    "a removed tail shortens it": ({"w": "ABCDEFGH"}, {"w": "ABCDEFGH"}, {}, "ABCDEFGH", {"w": 7}),
-    "a hole and a short question": ({"w": "ABCDEFGH"}, {"w": "ABCD"}, {}, "ABCDEF", {"w": 3}),
-    "a removal concerns one worker": ({"a": "AB", "b": "AB"}, {"a": "AB"}, {}, "AB", {"a": 1, "b": 2}),
-    "holders are compared, not counted": ({"a": "A", "b": "EB"}, {}, {}, "AB", {"a": 1}),
-    "every worker is answered": ({"a": "ABCD", "b": "AB"}, {}, {}, "ABCD", {"a": 4, "b": 2}),
-    "foreign tails": ({"a": "ABCD", "b": "IHGF"}, {}, {}, "ABEF", {"a": 2}),
-    "an unknown first block": ({"w": "AB"}, {}, {}, "B", {}),
-    "an empty question": ({"w": "AB"}, {}, {}, "", {}),
-}
-
-
-@pytest.mark.parametrize("matcher", ["kary", "binary", "linear"])
-@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-def test_overlaps_after_stores_and_removals(case: Case, matcher: str) -> None:
-    stored, removed, again, asked, expected = case
-    index, oracle = tracker(matcher=matcher), NaiveTracker(block_size=1)
-    for each in (index, oracle):
-        for worker, letters in stored.items():
-            each.store(worker, chain(word(letters)))
-        for worker, letters in removed.items():
-            assert each.remove(worker, chain(word(letters))[-1:]) == 1
-        for worker, letters in again.items():
-            parent = chain(word(letters))[-2] if len(letters) > 1 else None
-            assert each.store(worker, chain(word(letters))[-1:], parent=parent) == 1
-        assert each.overlaps(word(asked)) == expected
-    index.validate()
-
-
 def test_c15_a_block_leaves_with_its_last_medium() -> None:
     index, blocks = tracker(), chain([1])
     for medium in ("gpu", "cpu"):

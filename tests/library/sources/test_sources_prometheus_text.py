@@ -55,6 +55,7 @@ UNKNOWN = 'block_size="None",hash_block_size="None",num_gpu_blocks="None"'
 HYBRID = 'block_size="528",hash_block_size="16",kv_cache_size_tokens="463459",num_gpu_blocks="320"'
 TWO_RANKS = vllm_page(running=(1.0, 1.0), waiting=(0.0, 0.0), usage=(0.0, 0.0))
 SWAPPED = vllm_page(waiting=(1.0,)) + b'vllm:num_requests_swapped{engine="0",model_name="m"} 2.0\n'
+FALLING_RANKS = b'sglang:token_usage{tp_rank="0"} 0.5\nsglang:token_usage{tp_rank="1"} 0.25\n'
 BOTH_NAMES = vllm_page(usage=(0.0,)) + b'vllm:gpu_cache_usage_perc{engine="0",model_name="m"} 0.75\n'
 
 
@@ -87,6 +88,7 @@ BOTH_NAMES = vllm_page(usage=(0.0,)) + b'vllm:gpu_cache_usage_perc{engine="0",mo
             id="no page size",
         ),
         pytest.param(b"vllm:kv_cache_usage_perc 1.02", {"kv_usage": 1.0}, id="above one is full"),
+        pytest.param(FALLING_RANKS, {"kv_usage": 0.5}, id="the largest of tensor-parallel ranks"),
         pytest.param(vllm_page() + sglang_page(), {"running": 3}, id="a second engine is not the worker's"),
     ],
 )

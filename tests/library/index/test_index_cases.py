@@ -26,8 +26,9 @@ def word(letters: str) -> list[int]:
     return [ord(letter) for letter in letters]
 
 
-def test_c15_a_block_leaves_with_its_last_medium() -> None:
-    index, blocks = tracker(), chain([1])
+@pytest.mark.parametrize("index", [tracker(), NaiveTracker(block_size=1)], ids=["tracker", "oracle"])
+def test_c15_a_block_leaves_with_its_last_medium(index: BlockTracker | NaiveTracker) -> None:
+    blocks = chain([1])
     for medium in ("gpu", "cpu"):
         assert index.store("w", blocks, medium=medium) == 1
     assert index.store("w", blocks, medium="moon") == 0

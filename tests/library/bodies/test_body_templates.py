@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import json
-import random
 from typing import Any
 
 import pytest
+from tests.engine.changes import changed
+from tests.engine.render import Read, falsely_shared, numbers
+from tests.engine.spellings import Spellings
+from tests.engine.talks import CHAT, Body, Talks
 
-from cachelb import RequestBodies, Router
+from cachelb import RequestBodies
 from cachelb.tokenizers.template import ChatTemplate
 
-CHAT = "/v1/chat/completions"
-PAIRS = 500
-# Marks around texts, names of roles and a digest are no part of a rendering.
-SLACK = 500
+PAIRS = 1000
 
 TOOLS = "{% for tool in tools or [] %}{{ tool | tojson }}\n{% endfor %}"
 CALLS = "{% for call in m.tool_calls or [] %}<call>{{ call.function | tojson }}{% endfor %}"
@@ -153,93 +153,22 @@ REFUSES = ("mistral", "nemo")
 PLACES |= {"hermes": "before-system", "gpt-oss": "after-system"}
 
 
-class Talks:
-    """Random conversations, each text of which has a number of its own, and one change of each."""
-
-    def __init__(self, seed: int) -> None:
-        self.luck = random.Random(seed)
-        self.count = 0
-
-    def text(self) -> str:
-        self.count += 1
-        return f"#{self.count};" + f" word{self.count}" * 150
-
-    def message(self) -> dict[str, Any]:
-        roles = ["system", "developer", "user", "user", "assistant", "assistant", "tool"]
-        message: dict[str, Any] = {"role": self.luck.choice(roles), "content": self.text()}
-        if message["role"] == "assistant":
-            if self.luck.random() < 0.3:
-                message["reasoning"] = self.text()
-            if self.luck.random() < 0.2:
-                message["content"] = f"{self.text()}</think>{message['content']}"
-            if self.luck.random() < 0.4:
-                function = {"name": "f", "arguments": json.dumps({"a": self.text()})}
-                message["tool_calls"] = [{"id": "1", "type": "function", "function": function}]
-        if self.luck.random() < 0.1:
-            message["plan"] = self.text()
-        if message["role"] == "user" and self.luck.random() < 0.1:
-            message["content"] = "<tool_response>" + message["content"]
-        return message
-
-    def tool(self) -> dict[str, Any]:
-        return {"type": "function", "function": {"name": "f", "description": self.text(), "parameters": {}}}
-
-    def talk(self) -> dict[str, Any]:
-        messages = [self.message() for _ in range(self.luck.randint(1, 7))]
-        return {"messages": messages, "tools": [self.tool() for _ in range(self.luck.randint(0, 2))]}
-
-    def call(self, messages: list[dict[str, Any]]) -> None:
-        """Add a call to each message of the assistant."""
-        function = {"name": "f", "arguments": json.dumps({"a": self.text()})}
-        for message in messages:
-            if message["role"] == "assistant":
-                message.setdefault("tool_calls", []).append({"id": "2", "type": "function", "function": function})
-
-    def changed(self, talk: dict[str, Any]) -> dict[str, Any]:
-        other: dict[str, Any] = json.loads(json.dumps(talk))
-        messages, tools = other["messages"], other["tools"]
-        at = self.luck.randrange(len(messages))
-        match self.luck.randrange(10):
-            case 0:
-                messages[at]["content"] += "!"
-            case 1:
-                messages[at]["role"] = self.luck.choice(["system", "developer", "user", "tool"])
-            case 2:
-                messages.insert(at, self.message())
-            case 3 | 4 as kind:
-                messages.append({"role": "user", "content": self.text()} if kind == 3 else self.message())
-            case 5 | 6 as kind:
-                tools[:] = [*tools, self.tool()] if kind == 5 else tools[1:]
-            case 7:
-                messages[at]["plan"] = self.text()
-            case 8:
-                self.call(messages)
-            case _:
-                del messages[at + 1 :]
-        return other
-
-    def written(self, talk: dict[str, Any]) -> bytes:
-        """A body in one of many spellings."""
-        fields = list(talk.items())
-        self.luck.shuffle(fields)
-        messages = [dict(self.luck.sample(list(m.items()), len(m))) for m in talk["messages"]]
-        document = dict(fields) | {"messages": messages}
-        return json.dumps(document, ensure_ascii=self.luck.random() < 0.5, indent=self.luck.choice([None, 1])).encode()
+def rendered(template: ChatTemplate, body: Body) -> str | None:
+    """Render a body, unless the template refuses it."""
+    try:
+        return template.render(body["messages"], body.get("tools", []), add_generation_prompt=False, variables={})
+    except ValueError:
+        return None
 
 
-def common(one: str, other: str) -> int:
-    least = min(len(one), len(other))
-    return next((i for i in range(least) if one[i] != other[i]), least)
-
-
-def hidden(talk: dict[str, Any], rendered: str) -> int:
-    """Letters of texts that a template leaves out."""
-    texts = json.dumps(talk).replace("\\", "").split("#")[1:]
-    return sum(len(text) for text in texts if f"#{text.partition(';')[0]};" not in rendered)
-
-
-def has_user(talk: dict[str, Any]) -> bool:
-    return any(message["role"] == "user" for message in talk["messages"])
+def altered(talks: Talks, body: Body) -> Body:
+    """Change a body anywhere, and often at one of its ends."""
+    other = changed(talks, body)
+    if talks.chance(0.3):
+        other["messages"].append(talks.turn())
+    elif talks.chance(0.3):
+        other["messages"][:1] = [talks.turn()]
+    return other
 
 
 @pytest.mark.parametrize("family", TEMPLATES)
@@ -247,24 +176,17 @@ def has_user(talk: dict[str, Any]) -> bool:
 def test_chunks_are_shared_only_where_renderings_are(family: str, *, known: bool) -> None:
     place: Any = PLACES.get(family, "unknown") if known or family in REFUSES else "unknown"
     bodies = RequestBodies(match="certain", tools_place=place, keeps_reasoning=known and family == "hermes")
-    router = Router(["gpu0"], seed=1, bodies=bodies)
     template = ChatTemplate(TEMPLATES[family], {})
-    talks = Talks(7)
-    shared = 0
+    shares = 0
     for number in range(PAIRS):
-        one = talks.talk()
-        other = talks.changed(one)
-        if family in REFUSES and not all(has_user(talk) for talk in (one, other)):
-            continue  # it refuses them
-        seen = [
-            template.render(talk["messages"], talk["tools"], add_generation_prompt=False, variables={})
-            for talk in (one, other)
-        ]
-        call: dict[str, Any] = {"path": CHAT, "cache_salt": str(number)}
-        router.select_worker(body=talks.written(one), **call).on_complete()
-        decision = router.select_worker(body=talks.written(other), dry_run=True, **call)
-        matched = 4 * decision.matched_tokens
-        most = common(*seen) + min(hidden(one, seen[0]), hidden(other, seen[1])) + SLACK
-        assert matched <= most, json.dumps([one, other])
-        shared += matched > SLACK
-    assert shared > PAIRS // 10
+        talks = Talks(number, family)
+        one = talks.body()
+        other = altered(talks, one)
+        first, second = (rendered(template, body) for body in (one, other))
+        if first is None or second is None:
+            continue
+        written = (Spellings(talks).of(one), json.dumps(other).encode())
+        shared = Read.of(bodies, CHAT, written[0]).shared_with(Read.of(bodies, CHAT, written[1]))
+        assert not falsely_shared(shared, (first, second)), json.dumps([one, other])
+        shares += bool(numbers(shared))
+    assert shares > PAIRS // 10

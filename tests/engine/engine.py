@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
+import zmq
 from tests.http_client import send
 from tests.ports import free_ports
 
@@ -27,6 +28,8 @@ STOP_DEADLINE_S = 30.0
 KILL_DEADLINE_S = 60.0
 REQUEST_DEADLINE_S = 120.0
 LOG_TAIL_LINES = 60
+END_OF_REPLAY = b"\xff" * 8
+REPLAY_DEADLINE_MS = 60_000
 ENVIRONMENT = {
     "HF_HUB_OFFLINE": "1",
     "TRANSFORMERS_OFFLINE": "1",
@@ -131,6 +134,19 @@ class Engine:
     def replay_endpoint(self) -> str:
         """Where to connect a DEALER socket."""
         return f"tcp://127.0.0.1:{self.replay_port}"
+
+    def replay(self, first: int = 0) -> Iterator[tuple[int, bytes]]:
+        """Yield every batch that it has published since it started, from one on, with its number."""
+        with zmq.Context[zmq.Socket[bytes]]() as context, context.socket(zmq.DEALER) as dealer:
+            dealer.setsockopt(zmq.LINGER, 0)
+            dealer.connect(self.replay_endpoint)
+            dealer.send_multipart([b"", first.to_bytes(8, "big")])
+            while dealer.poll(REPLAY_DEADLINE_MS):
+                *_, number, payload = dealer.recv_multipart()
+                if number == END_OF_REPLAY:
+                    return
+                yield int.from_bytes(number, "big"), payload
+        raise TimeoutError(f"the replay of {self.name} does not end")
 
     @property
     def pid(self) -> int:

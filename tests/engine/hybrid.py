@@ -7,12 +7,11 @@ the cache of simulated engines gets the same requests.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import msgpack  # type: ignore[import-untyped]
-import zmq
 from tests.engine.engine import Engine
 from tests.engine.traffic import FIRST_PLAIN_TOKEN
 from tests.models.grouped_engine import HeldByEvents, Prefix, resumable
@@ -27,7 +26,6 @@ LONGEST = 690  # of prompt and answer
 MAX_ANSWER = 70
 VOCABULARY = 4096
 MAX_BATCHED_TOKENS = 256  # of a step: longer prompts are computed in chunks
-END_OF_REPLAY = b"\xff" * 8
 
 
 class Chats:
@@ -113,7 +111,9 @@ class EventView:
         return [{self._names[known[number]] for number in counts} for counts in self._held.counts]
 
     def _apply_new(self) -> None:
-        for events in self._replay():
+        for number, payload in self._engine.replay(self._next):
+            self._next = number + 1
+            events = msgpack.unpackb(payload)[1]
             for event in events:
                 self._learn(event)
             for event in events:
@@ -143,19 +143,6 @@ class EventView:
             else:
                 self._held.remove(event["group_idx"], self._ids[name])
                 self.removed += 1
-
-    def _replay(self) -> Iterator[list[dict[str, Any]]]:
-        with zmq.Context[zmq.Socket[bytes]]() as context, context.socket(zmq.DEALER) as dealer:
-            dealer.setsockopt(zmq.LINGER, 0)
-            dealer.connect(self._engine.replay_endpoint)
-            dealer.send_multipart([b"", self._next.to_bytes(8, "big")])
-            while dealer.poll(60_000):
-                *_, number, payload = dealer.recv_multipart()
-                if number == END_OF_REPLAY:
-                    return
-                self._next = int.from_bytes(number, "big") + 1
-                yield msgpack.unpackb(payload)[1]
-        raise TimeoutError(f"the replay of {self._engine.name} does not end")
 
 
 class Routers:

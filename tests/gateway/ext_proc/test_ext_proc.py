@@ -245,9 +245,6 @@ async def test_sheddable_requests_get_429_while_the_worker_is_busy() -> None:
         assert router.loads() == {URLS[0]: 3}
 
 
-# --- bodies over the limit ---
-
-
 # --- the wire ---
 
 

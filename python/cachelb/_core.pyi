@@ -362,8 +362,8 @@ class FleetView:
         ...     def choose(self, request, fleet):
         ...         return int(fleet.column("kv_usage").argmin())
         >>> router = Router(["gpu0", "gpu1"], policy=Emptiest())
-        >>> router.update_load("gpu0", kv_usage=0.9)
-        >>> router.update_load("gpu1", kv_usage=0.2)
+        >>> router.load_sink.update_load("gpu0", kv_usage=0.9)
+        >>> router.load_sink.update_load("gpu1", kv_usage=0.2)
         >>> router.select_worker(by_load=True).worker
         'gpu1'
     """

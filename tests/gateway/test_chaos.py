@@ -112,7 +112,7 @@ class Chaos:
                 case "restart":
                     await asyncio.to_thread(worker.stop)
                     await asyncio.to_thread(worker.start, restart=True)
-                    await self.admin("reset_cache", worker.url)
+                    await self.admin("load_sink.reset_cache", worker.url)
                 case "replace" | "drain":
                     new = await asyncio.to_thread(self.fleet.add_worker)
                     await self.admin("add_worker", new.url)

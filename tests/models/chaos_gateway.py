@@ -8,6 +8,7 @@ import logging
 import signal
 import sys
 import threading
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -69,7 +70,7 @@ def serve(router: Router[str], crashes: Crashes) -> None:
                     "panicked": gateway.counts.get("panicked", 0),
                 }
                 return report(router, crashes) | open_requests
-            return getattr(router, asked["call"])(*asked["arguments"], **asked["options"])
+            return attrgetter(asked["call"])(router)(*asked["arguments"], **asked["options"])
 
         gateway.start("127.0.0.1:0", admin="127.0.0.1:0")
 

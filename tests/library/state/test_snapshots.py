@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.models.loads import indexed_blocks
 from tests.library.state.transports import OTHER, SECRET, WORKERS
+from tests.models.loads import indexed_blocks
 from tests.threads import beside
 
 from cachelb import CachelbError, Router

@@ -17,9 +17,9 @@ use tokio::time::timeout;
 
 use crate::answer::Answer;
 use crate::connection::Connection;
-use crate::guard::Opened;
 use crate::refusal::json_answer;
 use crate::shared::{Phase, Shared};
+use crate::transport::guard::Opened;
 
 const MOST_BODY: usize = 64 << 10;
 const MOST_OPEN: usize = 256;

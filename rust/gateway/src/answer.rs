@@ -13,9 +13,9 @@ use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 
 use crate::connection::{Connection, Member, Passes, Serving};
-use crate::guard::{Opened, lock};
-use crate::metrics::Record;
-use crate::upstream::Lent;
+use crate::observe::metrics::Record;
+use crate::transport::guard::{Opened, lock};
+use crate::transport::upstream::Lent;
 
 /// The body of an answer.
 #[derive(Debug)]

@@ -10,10 +10,10 @@ use std::time::{Duration, Instant};
 use cachelb_serving::{Counters, Event};
 use tokio::sync::Notify;
 
-use crate::guard::lock;
 use crate::options::Options;
-use crate::socket::{Peer, Socket};
-use crate::tap::{Framing, Tap};
+use crate::transport::guard::lock;
+use crate::transport::socket::{Peer, Socket};
+use crate::transport::tap::{Framing, Tap};
 
 /// Bytes that a client may send behind the request that is served. Its connection ends beyond them, as it could leave
 /// unseen.

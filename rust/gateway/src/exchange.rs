@@ -22,19 +22,19 @@ use hyper::{HeaderMap, Method, Request, Response, StatusCode, Version};
 use tokio::task::yield_now;
 use tokio::time::{sleep, timeout};
 
-use crate::access::Line;
 use crate::answer::{Answer, Live, Passing};
 use crate::connection::{Connection, Passes};
 use crate::forwarded::{Forwarded, REQUEST_ID, check_head, request_id};
-use crate::guard::Opened;
 use crate::headers::is_upgrade;
-use crate::metrics::Record;
 use crate::models;
+use crate::observe::access::Line;
+use crate::observe::metrics::Record;
 use crate::refusal::{json_answer, refusal, refuse};
 use crate::shared::{Phase, Shared};
-use crate::tap::Framing;
+use crate::transport::guard::Opened;
+use crate::transport::tap::Framing;
+use crate::transport::upstream::{Failure, Lent, Upstream, Whole};
 use crate::tunnel;
-use crate::upstream::{Failure, Lent, Upstream, Whole};
 
 /// Paths of the address for operators.
 const ADMIN: [&str; 3] = ["/metrics", "/dump", "/capture"];

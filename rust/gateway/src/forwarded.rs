@@ -10,7 +10,7 @@ use hyper::{HeaderMap, Method, Version};
 use crate::headers::{Filter, readable};
 use crate::refusal::refusal;
 use crate::shared::new_id;
-use crate::tap::Framing;
+use crate::transport::tap::Framing;
 
 pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 

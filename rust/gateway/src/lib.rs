@@ -5,32 +5,27 @@
 //! of an [`Operator`]; this crate owns connections, bytes, limits and times. A booking ends with its request, whatever
 //! happens.
 
-mod access;
 mod admin;
 mod answer;
 mod connection;
 mod exchange;
 mod forwarded;
-mod guard;
 mod headers;
 mod health;
-mod metrics;
 mod models;
+mod observe;
 mod options;
 mod refusal;
 mod server;
 mod shared;
-mod socket;
-mod tap;
 mod tapped;
-mod trust;
+mod transport;
 mod tunnel;
-mod upstream;
 
-pub use access::{AccessFormat, AccessLog};
 pub use admin::{Call, Operator, Page};
-pub use metrics::{BOUNDS_S, Histogram, Series};
+pub use observe::access::{AccessFormat, AccessLog};
+pub use observe::metrics::{BOUNDS_S, Histogram, Series};
 pub use options::{Listen, Options};
 pub use server::Started;
 pub use shared::Level;
-pub use upstream::{Target, check_worker};
+pub use transport::upstream::{Target, check_worker};

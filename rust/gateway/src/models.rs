@@ -17,7 +17,7 @@ use tokio::time::timeout;
 use crate::answer::Answer;
 use crate::refusal::{json_answer, refusal};
 use crate::shared::Shared;
-use crate::upstream::Whole;
+use crate::transport::upstream::Whole;
 
 const LIMIT: Duration = Duration::from_secs(5);
 const MOST_BYTES: usize = 4 << 20;

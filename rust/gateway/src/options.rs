@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use cachelb_serving::Tls;
 
-use crate::access::AccessLog;
+use crate::observe::access::AccessLog;
 
 /// Options of a gateway, as `cachelb_gateway.serve.Gateway` documents them. Counts and times are above 0,
 /// times a year at most.

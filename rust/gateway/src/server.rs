@@ -22,14 +22,14 @@ use crate::admin::{self, Admin, Operator};
 use crate::answer::Answer;
 use crate::connection::{Connection, Connections, Member};
 use crate::exchange;
-use crate::guard::lock;
 use crate::health;
-use crate::metrics::Series;
+use crate::observe::metrics::Series;
 use crate::options::{Listen, Options};
 use crate::shared::{Level, Phase, Shared};
-use crate::socket::Listener;
-use crate::tap::MOST_HEAD;
 use crate::tapped::Tapped;
+use crate::transport::guard::lock;
+use crate::transport::socket::Listener;
+use crate::transport::tap::MOST_HEAD;
 
 /// Headers of a request.
 const MOST_HEADERS: usize = 256;

@@ -12,14 +12,14 @@ use hyper::{Response, StatusCode};
 use serde_json::json;
 use tokio::sync::watch;
 
-use crate::access::Access;
 use crate::answer::Answer;
 use crate::connection::Connections;
 use crate::headers::Filter;
-use crate::metrics::Records;
+use crate::observe::access::Access;
+use crate::observe::metrics::Records;
 use crate::options::Options;
 use crate::refusal::json_answer;
-use crate::upstream::Upstreams;
+use crate::transport::upstream::Upstreams;
 
 /// How urgent a notice is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

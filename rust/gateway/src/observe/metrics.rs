@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use cachelb_serving::{Counters, Event};
 
-use crate::access::{Access, Line};
-use crate::guard::lock;
+use crate::observe::access::{Access, Line};
+use crate::transport::guard::lock;
 
 /// Upper bounds of the buckets of times, in seconds.
 pub const BOUNDS_S: [f64; 15] = [

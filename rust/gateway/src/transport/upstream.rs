@@ -19,9 +19,9 @@ use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::pki_types::ServerName;
 
-use crate::guard::lock;
-use crate::socket::Socket;
-use crate::trust;
+use crate::transport::guard::lock;
+use crate::transport::socket::Socket;
+use crate::transport::trust;
 
 /// How long a connection is kept: less than the 5 s after which engines, on uvicorn, close it.
 const KEPT: Duration = Duration::from_secs(4);

@@ -1,0 +1,4 @@
+//! The log of requests, and their counts and times.
+
+pub mod access;
+pub mod metrics;

@@ -518,3 +518,8 @@ pub(crate) fn new_hash_array(
     }
     Ok(array)
 }
+
+/// Runs `work`, without the interpreter's lock if it `is_long`.
+pub fn unlocked<T: Send>(py: Python<'_>, is_long: bool, work: impl FnOnce() -> T + Send) -> T {
+    if is_long { py.detach(work) } else { work() }
+}

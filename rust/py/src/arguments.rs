@@ -1,5 +1,8 @@
 //! The arguments of a selection. Each is named once, in `arguments!`, with the kind of its value.
 
+pub mod call;
+pub mod prompt;
+
 use cachelb::selector::Name;
 use pyo3::call::PyCallArgs;
 use pyo3::exceptions::PyTypeError;
@@ -8,8 +11,8 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyIterator, PyList, PyMapping, PyString, PyTuple};
 
 use crate::args::{self, named, ranged, type_name};
-use crate::body::Read;
 use crate::options::read::{ABOVE_ZERO, millis};
+use cachelb::selector::Read;
 
 /// A trillion tokens: more than any request has, and no sum of loads overflows by it.
 pub const MAX_TOKENS: u64 = 1 << 40;

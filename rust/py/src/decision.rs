@@ -1,7 +1,9 @@
 //! The result of a selection: owns one booked load until the request ends.
 
 mod attempt;
+pub mod explain;
 mod lease;
+pub mod outcome;
 
 use std::fmt::Debug;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -20,12 +22,11 @@ use self::lease::develops;
 
 pub use self::attempt::Attempt;
 use crate::args::{number_or_none, ranged};
+use crate::arguments::call::Tried;
 use crate::arguments::{Call, MAX_TOKENS};
-use crate::body::Client;
-use crate::call::Tried;
 use crate::engine::Engine;
-use crate::explain;
 use crate::options::read::NOT_NEGATIVE;
+use cachelb::selector::Client;
 
 /// Work on a prompt that was read anew, and whether it is long.
 pub type Reread<'a> = &'a mut dyn FnMut(&PromptReader, &Request<'_>, bool) -> PyResult<()>;

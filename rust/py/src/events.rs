@@ -1,5 +1,7 @@
 //! `decode_kv_events`: content of an engine's message, for people, the doctor and tests.
 
+pub mod polled;
+
 use cachelb_events::{Attention, Batch, Event, Name, Place, Span, decode};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;

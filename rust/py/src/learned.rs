@@ -1,5 +1,7 @@
 //! `LearnedModel`: a predictor of costs, from columns of numbers and names of devices.
 
+pub mod stats;
+
 use std::sync::atomic::AtomicBool;
 
 use cachelb_learned::{COLUMNS, FEATURES, FeatureSet, Fitting, Kind, Model, Row, Sample, Scratch};

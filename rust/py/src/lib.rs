@@ -15,40 +15,27 @@ macro_rules! stub {
 mod args;
 mod arguments;
 mod bodies;
-mod body;
-mod cache_layout;
-mod call;
 mod clock;
 mod custom;
 mod decision;
 mod engine;
 mod error;
 mod events;
-mod explain;
 #[cfg(feature = "ext-proc")]
 mod ext_proc;
 mod front;
 #[cfg(feature = "gateway")]
 mod gateway;
-mod hashing;
-mod index;
-mod indexed;
 mod items;
 mod learned;
-mod learned_stats;
-mod matched;
-mod names;
 mod options;
-mod outcome;
 mod policy;
-mod polled;
-mod prompt;
-mod radix;
 mod router;
 #[cfg(feature = "serving")]
 mod serving;
 #[cfg(feature = "sim")]
 mod sim;
+mod structures;
 mod workers;
 
 use pyo3::prelude::*;
@@ -64,6 +51,8 @@ mod _core {
     use crate::decision::Decision;
     #[pymodule_export]
     use crate::events::decode_kv_events;
+    #[pymodule_export]
+    use crate::events::polled::PolledEvents;
     #[cfg(feature = "ext-proc")]
     #[pymodule_export]
     use crate::ext_proc::NativeEndpointPicker;
@@ -71,21 +60,11 @@ mod _core {
     #[pymodule_export]
     use crate::gateway::{NativeGateway, check_worker};
     #[pymodule_export]
-    use crate::hashing::{Namespace, hash_blocks, hash_text};
-    #[pymodule_export]
-    use crate::index::BlockTracker;
-    #[pymodule_export]
     use crate::learned::LearnedModel;
-    #[pymodule_export]
-    use crate::matched::Match;
     #[pymodule_export]
     use crate::options::policy_table;
     #[pymodule_export]
     use crate::policy::NativePolicy;
-    #[pymodule_export]
-    use crate::polled::PolledEvents;
-    #[pymodule_export]
-    use crate::radix::{PrefixMatch, RadixTree};
     #[pymodule_export]
     use crate::router::{
         AdmissionGate, Fleet, HeldRequest, NativeRouter, SnapshotPieces, message_origin,
@@ -97,6 +76,14 @@ mod _core {
     #[pymodule_export]
     use crate::sim::{GroupedEngineCache, SimWorkload, simulate};
     #[pymodule_export]
+    use crate::structures::hashing::{Namespace, hash_blocks, hash_text};
+    #[pymodule_export]
+    use crate::structures::index::BlockTracker;
+    #[pymodule_export]
+    use crate::structures::matched::Match;
+    #[pymodule_export]
+    use crate::structures::radix::{PrefixMatch, RadixTree};
+    #[pymodule_export]
     use crate::workers::worker_name;
 }
 
@@ -104,11 +91,11 @@ mod _core {
 const _: () = {
     const MOST: usize = 16;
     assert!(align_of::<decision::Decision>() <= MOST);
-    assert!(align_of::<index::BlockTracker>() <= MOST);
+    assert!(align_of::<structures::index::BlockTracker>() <= MOST);
     assert!(align_of::<learned::LearnedModel>() <= MOST);
     assert!(align_of::<policy::NativePolicy>() <= MOST);
-    assert!(align_of::<polled::PolledEvents>() <= MOST);
-    assert!(align_of::<radix::RadixTree>() <= MOST);
+    assert!(align_of::<events::polled::PolledEvents>() <= MOST);
+    assert!(align_of::<structures::radix::RadixTree>() <= MOST);
     assert!(align_of::<router::NativeRouter>() <= MOST);
     assert!(align_of::<router::Fleet>() <= MOST);
     assert!(align_of::<router::SnapshotPieces>() <= MOST);

@@ -20,21 +20,21 @@ use pyo3::prelude::*;
 use pyo3::types::{IntoPyDict, PyBytes, PyDict, PyTuple};
 
 use crate::args::{named, number, number_or_none};
+use crate::arguments::call::{Tried, Try};
+use crate::arguments::prompt::{Scratch, with_scratch};
 use crate::arguments::{
     Call, again, callable, check_surplus, count, given, object, readable_again, select_worker,
     string,
 };
 use crate::bodies::Bodies;
-use crate::call::{Tried, Try};
 use crate::clock::Clock;
 use crate::decision::{Decision, Owner, Reread, Selected};
 use crate::engine::{Engine, lock, pick};
 use crate::error::classes::{NoWorkerAvailable, Overloaded};
 use crate::error::to_python;
-use crate::learned_stats::learned;
+use crate::learned::stats::learned;
 use crate::options::configure;
 use crate::options::read::{ABOVE_ZERO, FRACTION, NOT_NEGATIVE, Options};
-use crate::prompt::{Scratch, with_scratch};
 use crate::workers::{self, Roster};
 
 #[doc = stub!("Policy")]

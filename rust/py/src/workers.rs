@@ -18,7 +18,7 @@ use pyo3::types::{PyDict, PyList, PyMapping, PyString, PyTuple};
 
 use crate::args::{self, text};
 use crate::arguments::Call;
-use crate::call::Try;
+use crate::arguments::call::Try;
 
 /// Workers of a router.
 pub type Object = Arc<Py<PyAny>>;

@@ -7,8 +7,9 @@ use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
 use super::{Bodies, INLINE_BYTES};
-use crate::body::{Read, Room, unlocked};
+use crate::args::unlocked;
 use crate::error::body_error;
+use cachelb::selector::{Read, Room};
 
 const PATH: &str = "/v1/chat/completions";
 

@@ -20,11 +20,12 @@ use pyo3::types::PyBytes;
 
 use self::settings::Renderer;
 use crate::args;
+use crate::args::unlocked;
 use crate::arguments::Call;
-use crate::body::{Read, Room, Shape, unlocked};
-use crate::call::text;
+use crate::arguments::call::text;
 use crate::error::body_error;
 use crate::options::read::Options;
+use cachelb::selector::{Read, Room, Shape};
 
 pub use self::messages::message_ends;
 pub use self::show::read_body;

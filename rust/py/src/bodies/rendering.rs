@@ -7,7 +7,7 @@ use pyo3::types::PyBytes;
 
 use super::settings::Renderer;
 use crate::args::Words;
-use crate::body::{PromptRoom, Read, Shape};
+use cachelb::selector::{PromptRoom, Read, Shape};
 
 impl Renderer {
     /// Has a text prompt rendered. If that fails it stays text; an interrupt or exit is raised to the caller.

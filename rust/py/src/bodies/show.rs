@@ -6,11 +6,11 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 
 use super::{Bodies, bytes, headers};
-use crate::body::{PromptRoom, Read, Shape};
 use crate::error::body_error;
 use crate::items::set_items;
 use crate::options::read::Options;
 use cachelb::selector::CONVENTIONS;
+use cachelb::selector::{PromptRoom, Read, Shape};
 
 #[doc = stub!("read_body")]
 #[pyfunction]

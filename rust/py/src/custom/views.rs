@@ -13,9 +13,9 @@ use pyo3::types::{PyString, PyTuple};
 use super::memory::Memory;
 use crate::args::{named, ranged};
 use crate::arguments::Call;
-use crate::body::Shape;
 use crate::engine::lock;
 use crate::workers::Registered;
+use cachelb::selector::Shape;
 
 #[doc = stub!("RequestView")]
 #[pyclass(frozen, module = "cachelb.policies")]

@@ -12,9 +12,9 @@ use pyo3::types::{PyBytes, PyInt};
 use super::lease::Lease;
 use crate::args::{Words, type_name};
 use crate::arguments::Call;
-use crate::call::{Tried, Try};
+use crate::arguments::call::{Tried, Try};
+use crate::decision::outcome::{DEPTH, classify, is_disconnect, retry_after};
 use crate::error::to_python;
-use crate::outcome::{DEPTH, classify, is_disconnect, retry_after};
 
 /// How the caller ended a decision; the first end counts.
 #[derive(Debug)]

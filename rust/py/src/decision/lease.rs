@@ -14,9 +14,9 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 
 use super::Owner;
-use crate::body::{Client, response_name};
 use crate::engine::Engine;
 use crate::options::read::millis;
+use cachelb::selector::{Client, response_name};
 
 /// The longest that a worker rests because it asked for it.
 const MAX_REST_MS: u64 = 60_000;

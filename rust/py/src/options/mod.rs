@@ -1,5 +1,6 @@
 //! Keyword options of the policies: values of the kinds that the core declares, each checked and named in its error.
 
+pub mod cache_layout;
 mod describe;
 pub mod read;
 

@@ -10,10 +10,10 @@ use super::NativeRouter;
 use super::select::Ready;
 use crate::args::ranged;
 use crate::arguments::Call;
+use crate::arguments::prompt::Scratch;
 use crate::custom::Picks;
 use crate::decision::{Decision, Owner as _};
 use crate::policy::no_worker;
-use crate::prompt::Scratch;
 
 /// Neither a worker's share nor a depth in blocks is larger.
 const MANY: u64 = u32::MAX as u64;

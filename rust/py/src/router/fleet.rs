@@ -15,9 +15,9 @@ use pyo3::types::{PyDict, PyString};
 use super::pools;
 use crate::args::{named, number_or_none, ranged, text};
 use crate::arguments::readable_again;
-use crate::cache_layout;
 use crate::engine::{Attached, Engine, lock};
 use crate::error::{enter, of_router};
+use crate::options::cache_layout;
 use crate::options::read::{ABOVE_ZERO, NOT_NEGATIVE, millis};
 use crate::workers::{Object, Worker, key_of, raw_of};
 

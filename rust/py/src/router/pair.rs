@@ -9,7 +9,7 @@ use super::NativeRouter;
 use super::select::{Found, Kind, Step, select_by};
 use crate::args::named;
 use crate::arguments::Call;
-use crate::call::Tried;
+use crate::arguments::call::Tried;
 use crate::decision::Decision;
 
 /// The two decisions of a pair; the first is None if the second does both.

@@ -9,7 +9,7 @@ use pyo3::prelude::*;
 
 use super::fleet::{Fleet, count};
 use crate::args::{named, number_or_none};
-use crate::cache_layout;
+use crate::options::cache_layout;
 use crate::options::read::{ABOVE_ZERO, FRACTION, NOT_NEGATIVE, millis};
 use crate::options::word;
 

@@ -16,20 +16,20 @@ use pyo3::types::{PyDict, PyTuple};
 
 use super::{Fleet, NativeRouter};
 use crate::args::named;
+use crate::arguments::call::{Tried, Try};
+use crate::arguments::prompt::{Scratch, with_scratch};
 use crate::arguments::{
     Call, again, arguments, check_surplus, count, given, object, pairs, seconds, select_worker,
     string,
 };
-use crate::body::Client;
-use crate::call::{Tried, Try};
 use crate::custom::{Picks, RequestView, TRIES};
 use crate::decision::{Decision, Owner, Reread, Selected};
 use crate::engine::{Picked, pick};
 use crate::error::{to_python, unknown_worker};
 use crate::policy::no_worker;
-use crate::prompt::{Scratch, with_scratch};
 use crate::workers::Limits;
 use crate::workers::Registered;
+use cachelb::selector::Client;
 
 /// Which workers a selection is about.
 #[derive(Clone, Copy)]

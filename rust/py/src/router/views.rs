@@ -18,7 +18,7 @@ use super::fleet::Fleet;
 use crate::args::named;
 use crate::engine::Engine;
 use crate::items::set_items;
-use crate::learned_stats::learned;
+use crate::learned::stats::learned;
 
 use crate::workers::Registered;
 

@@ -11,13 +11,13 @@ use pyo3::PyErr;
 
 use super::door::{Came, Entrance, Waiting};
 use super::load::{Chosen, Load, inflight};
-use crate::body::Read;
+use crate::arguments::prompt::{self, Scratch, with_detached_scratch};
 use crate::decision::{Lease, Owner};
 use crate::error::body_text;
-use crate::prompt::{self, Scratch, with_detached_scratch};
 use crate::router::{NativeRouter, Ready};
 use crate::workers::Registered;
 use crate::workers::rule_out;
+use cachelb::selector::Read;
 
 /// Longest `Retry-After` of a refusal, as in `cachelb.Overloaded`.
 const LATEST_RETRY_S: f64 = 60.0;

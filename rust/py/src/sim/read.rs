@@ -308,6 +308,6 @@ pub fn options(given: &Bound<'_, PyDict>) -> PyResult<RunOptions> {
 
 /// The cache groups of an engine.
 pub fn cache_layout(given: &Bound<'_, PyAny>) -> PyResult<CacheLayout> {
-    let (groups, retention, eagle) = crate::cache_layout::read(given)?;
+    let (groups, retention, eagle) = crate::options::cache_layout::read(given)?;
     CacheLayout::new(groups, retention, eagle).map_err(|error| to_python(&error))
 }

@@ -12,8 +12,8 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyString};
 
 use crate::args::Words;
-use crate::body::{Read, Room};
-use crate::hashing::check_made;
+use crate::structures::hashing::check_made;
+use cachelb::selector::{Read, Room};
 
 /// Buffers that outlive a request.
 #[derive(Debug, Default)]

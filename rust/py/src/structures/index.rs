@@ -20,10 +20,10 @@ use pyo3::types::{PyBytes, PyDict, PyString, PyType};
 use crate::args::{self, Items, MAX_ITEMS, Words, named, wrong_type};
 use crate::clock::Clock;
 use crate::error::enter;
-use crate::hashing::Keys;
-use crate::indexed::{indexed, with_lock};
-use crate::matched::Match;
-use crate::names::Names;
+use crate::structures::hashing::Keys;
+use crate::structures::indexed::{indexed, with_lock};
+use crate::structures::matched::Match;
+use crate::structures::names::Names;
 
 /// More blocks than this take longer than the GIL should be held.
 const BULK: usize = 100_000;

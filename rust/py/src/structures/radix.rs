@@ -18,10 +18,10 @@ use pyo3::types::{PyBytes, PyDict, PyIterator, PyString, PyTuple, PyType};
 use crate::args::{self, Words, named};
 use crate::clock::Clock;
 use crate::error::enter;
-use crate::index::{as_strs, names};
-use crate::indexed::{indexed, with_lock};
-use crate::matched::named_tuple;
-use crate::names::Names;
+use crate::structures::index::{as_strs, names};
+use crate::structures::indexed::{indexed, with_lock};
+use crate::structures::matched::named_tuple;
+use crate::structures::names::Names;
 
 /// Leaves per part of an eviction: some 50 us.
 const STEPS: u32 = 64;

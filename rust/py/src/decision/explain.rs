@@ -7,8 +7,8 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{IntoPyDict, PyDict, PyTuple};
 
-use crate::body::Client;
 use crate::items::set_items;
+use cachelb::selector::Client;
 
 /// An `Explanation` of `pick`.
 pub fn explanation<'py>(

@@ -8,10 +8,10 @@ use pyo3::prelude::*;
 use pyo3::types::PyString;
 
 use crate::args;
+use crate::args::unlocked;
 use crate::arguments::Call;
-use crate::body::unlocked;
-use crate::hashing::objects;
-use crate::prompt::{self, Scratch};
+use crate::arguments::prompt::{self, Scratch};
+use crate::structures::hashing::objects;
 
 /// An argument that is a text.
 pub fn text<'py>(

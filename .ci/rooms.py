@@ -26,6 +26,7 @@ Graph = dict[Module, set[Module]]
 
 FOLDERS: Final = ("rust", "python", "gateway", "lab", "fakes", "tests")
 MOST_FILE_LINES: Final = 600
+MOST_FILES: Final = 15
 # Code lines of a folder; one that is exceeded is shortened, or what is no part of it moves.
 MOST_LINES: Final[Mapping[str, int]] = {"python": 13_000}
 LONG: Final[Mapping[str, int]] = {}
@@ -141,6 +142,14 @@ def check_files(sources: Mapping[Path, str], long: Mapping[str, int]) -> Iterato
     for path in long:
         if lengths.get(path, 0) <= MOST_FILE_LINES:
             yield f"{path} is not above {MOST_FILE_LINES} lines any more: take it out of LONG"
+
+
+def check_flat(sources: Mapping[Path, str]) -> Iterator[str]:
+    """Compare the files that lie side by side in a folder of the product with the limit."""
+    counts = Counter(path.parent for path in sources if is_product(path) and path.suffix != ".pyi")
+    for folder, files in counts.items():
+        if files > MOST_FILES:
+            yield f"{folder.as_posix()} has {files} files, at most {MOST_FILES} are allowed: group them in folders"
 
 
 def module_of(path: Path) -> Module:
@@ -294,6 +303,7 @@ def main() -> int:
         *check_size(parts, given.most_lines),
         *check_folders(parts, MOST_LINES),
         *check_files(sources, LONG),
+        *check_flat(sources),
         *check_circles(sources, CIRCLES),
         *check_words(sources, WORDS),
     ]

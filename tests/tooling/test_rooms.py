@@ -83,6 +83,12 @@ def test_long_files_are_named_and_listed_ones_may_only_shrink(tmp_path: Path) ->
     }
 
 
+def test_flat_folders_of_the_product_are_named(tmp_path: Path) -> None:
+    folders = {"rust/a/src": 16, "rust/b/src": 15, "tests/c": 30}
+    sources = _sources(tmp_path, {f"{folder}/{at}.rs": "" for folder, files in folders.items() for at in range(files)})
+    assert list(ROOMS.check_flat(sources)) == ["rust/a/src has 16 files, at most 15 are allowed: group them in folders"]
+
+
 def _rust(**texts: str) -> dict[str, str]:
     return {f"{CORE}{name.replace('_', '/')}.rs": text for name, text in texts.items()}
 

@@ -16,7 +16,6 @@ mod reports;
 mod select;
 mod share;
 mod shared_caches;
-mod sleep;
 mod views;
 
 use std::sync::atomic::{AtomicBool, Ordering};

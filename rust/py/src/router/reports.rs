@@ -6,12 +6,38 @@ use cachelb_core::ids::Millis;
 use cachelb_core::load::Report;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
+use pyo3::types::PyDict;
 
 use super::fleet::{Fleet, count};
-use crate::args::{named, number_or_none};
+use crate::args::{named, number_or_none, ranged};
 use crate::options::cache_layout;
 use crate::options::read::{ABOVE_ZERO, FRACTION, NOT_NEGATIVE, millis};
 use crate::options::word;
+
+fn sleep_state(value: &Bound<'_, PyAny>) -> PyResult<Sleep> {
+    let name = word(&Sleep::ALL.map(Sleep::name), "sleep", value)?;
+    Ok(Sleep::named(name).unwrap_or_default())
+}
+
+/// The states of as many ranks, `None` for those that are not named. A single candidate of several engines computes as
+/// long as one of them does.
+fn sleep_states(given: &Bound<'_, PyAny>, ranks: usize) -> PyResult<Vec<Option<Sleep>>> {
+    let Ok(by_rank) = given.cast::<PyDict>() else {
+        return Ok(vec![Some(sleep_state(given)?); ranks]);
+    };
+    let mut states = vec![None; ranks];
+    for (rank, value) in by_rank {
+        let (rank, state) = (
+            ranged(&rank, "a rank of sleep", 0, u64::from(u32::MAX))?,
+            sleep_state(&value)?,
+        );
+        let at = if ranks == 1 { 0 } else { rank as usize };
+        if let Some(known) = states.get_mut(at) {
+            *known = known.map_or(Some(state), |other: Sleep| Some(other.min(state)));
+        }
+    }
+    Ok(states)
+}
 
 fn engine_kind(value: &Bound<'_, PyAny>) -> PyResult<EngineKind> {
     let name = word(&EngineKind::ALL.map(EngineKind::name), "engine", value)?;
@@ -126,7 +152,7 @@ impl Fleet {
             gen_tps: number_or_none(gen_tps, "gen_tps", NOT_NEGATIVE)?.into(),
             at: Millis(now.0.saturating_sub(age)),
         };
-        let sleeps = sleep.map_or(Ok(Vec::new()), |sleep| super::sleep::of(sleep, names.len()))?;
+        let sleeps = sleep.map_or(Ok(Vec::new()), |sleep| sleep_states(sleep, names.len()))?;
         let lost = self.engine.checked(py, |selector| {
             let mut workers = selector.workers_mut();
             let lost = workers.set_sleep(&names, &sleeps, report.at, now);

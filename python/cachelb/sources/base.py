@@ -54,7 +54,7 @@ class LoadSink(Protocol):
         >>> router = Router(["http://gpu0:8000", "http://gpu1:8000"])
         >>> router.load_sink.update_load("http://gpu0:8000", running=3, waiting=0)
         >>> router.stats().workers[0].running
-        3
+        3.0
     """
 
     def update_load(

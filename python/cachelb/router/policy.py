@@ -78,3 +78,6 @@ class RouterPolicy:
 
     def __str__(self) -> str:
         return self.name
+
+    def __repr__(self) -> str:
+        return f"RouterPolicy({self.name!r})"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from cachelb.common.arguments import whole
@@ -23,7 +23,7 @@ class Records:
     """
 
     policy: RouterPolicy
-    _fleet: RouterFleet
+    _fleet: RouterFleet = field(repr=False)
 
     @property
     def capture(self) -> RouterFleet:

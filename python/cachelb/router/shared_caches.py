@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from cachelb.common.arguments import listed
@@ -21,7 +21,7 @@ TTL_S = 1800.0
 class SharedCaches:
     """The shared caches of a router: `Router.shared_caches`."""
 
-    _fleet: RouterFleet
+    _fleet: RouterFleet = field(repr=False)
 
     def add(
         self,

@@ -24,3 +24,12 @@ def test_an_unknown_name_has_no_member() -> None:
     router: Any = Router(["a"])
     with pytest.raises(AttributeError, match="no attribute 'worker'"):
         _ = router.worker
+
+
+def test_parts_show_their_policy_and_no_address() -> None:
+    router = Router(["a"], policy="kv-aware")
+    assert [repr(part) for part in (router.policy, router.records, router.shared_caches)] == [
+        "RouterPolicy('kv-aware')",
+        "Records(policy=RouterPolicy('kv-aware'))",
+        "SharedCaches()",
+    ]

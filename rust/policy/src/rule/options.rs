@@ -3,7 +3,7 @@
 //! A binding reads a [`Value`] of an option's [`Kind`] and names the option if it is not one; after that nothing can be
 //! wrong with it alone. [`options!`] turns one declaration into a struct of values with defaults, and into the table
 //! from which bindings read values, signatures and documentation. A new policy is a file with such a declaration,
-//! [`Configure`] for it, its rule, and a line in [`super::POLICIES`].
+//! [`Configure`] for it, its rule, and a line in [`crate::POLICIES`].
 
 use std::fmt::Debug;
 use std::sync::Arc;

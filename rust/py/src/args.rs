@@ -13,17 +13,19 @@
 //! copy.
 //!
 //! Without a GIL nothing keeps other threads from changing a list or a buffer. A list is read from a tuple of its items,
-//! which the interpreter makes in one step, and no buffer is borrowed: only a copy of it is looked at.
+//! which the interpreter makes in one step, and no buffer is borrowed: every word of it is read once, by a volatile load
+//! ([`take`]), and only the copy is looked at.
 #![allow(unsafe_code)]
 
 mod values;
 
 use std::borrow::Cow;
 use std::ffi::CStr;
+use std::mem::MaybeUninit;
 use std::slice;
 
 use cachelb_core::ids::SequenceHash;
-use pyo3::buffer::{Element, PyBuffer, PyUntypedBuffer};
+use pyo3::buffer::{PyBuffer, PyUntypedBuffer};
 use pyo3::exceptions::{
     PyBufferError, PyOverflowError, PyTypeError, PyUnicodeEncodeError, PyValueError,
 };
@@ -417,11 +419,11 @@ fn words_of_buffer<'a, W: Word>(
     }
     let signed = |value: i64| (value.cast_unsigned(), value.cast_unsigned() & (1 << 63));
     let failed = match kind {
-        Kind::U32 => copy::<u32, W>(&buffer, values, scratch, |value| (value.into(), 0)),
-        Kind::I32 => copy::<i32, W>(&buffer, values, scratch, |value| signed(value.into())),
-        Kind::U64 => copy::<u64, W>(&buffer, values, scratch, |value| (value, 0)),
-        Kind::I64 => copy::<i64, W>(&buffer, values, scratch, signed),
-    }?;
+        Kind::U32 => copy::<u32, W>(&buffer, count, scratch, |value| (value.into(), 0)),
+        Kind::I32 => copy::<i32, W>(&buffer, count, scratch, |value| signed(value.into())),
+        Kind::U64 => copy::<u64, W>(&buffer, count, scratch, |value| (value, 0)),
+        Kind::I64 => copy::<i64, W>(&buffer, count, scratch, signed),
+    };
     match failed {
         None => Ok(Words::Slice(scratch)),
         Some((at, value, true)) => Err(out_of_range::<W>(
@@ -434,27 +436,47 @@ fn words_of_buffer<'a, W: Word>(
 }
 
 /// Copies a one-dimensional buffer of `T`; returns position, bits and sign of the first value that is not a `W`.
-fn copy<T: Element, W: Word>(
+fn copy<T: Copy, W: Word>(
     buffer: &PyUntypedBuffer,
-    values: &Bound<'_, PyAny>,
+    count: usize,
     out: &mut Vec<W>,
     widen: impl Fn(T) -> (u64, u64),
-) -> PyResult<Option<(usize, u64, bool)>> {
-    let items: Vec<T> = match PyBuffer::<T>::get(values) {
-        Ok(typed) if typed.is_c_contiguous() => typed.to_vec(values.py())?,
-        _ => {
-            let (start, stride) = (buffer.buf_ptr(), buffer.strides()[0]);
-            let item = |at: usize| {
-                start
-                    .cast_const()
-                    .wrapping_byte_offset(at.cast_signed() * stride)
-            };
-            // SAFETY: the exporter guarantees that a `T` lies there, of any alignment; every bit pattern is one.
-            let read = |at: usize| unsafe { item(at).cast::<T>().read_unaligned() };
-            (0..buffer.item_count()).map(read).collect()
+) -> Option<(usize, u64, bool)> {
+    let start = buffer.buf_ptr().cast::<T>().cast_const();
+    let stride = buffer.strides()[0];
+    if !NO_GIL && stride == size_of::<T>().cast_signed() && start.is_aligned() {
+        // SAFETY: contiguous and aligned, `count` items; no other thread writes while the GIL is held here.
+        let items = unsafe { slice::from_raw_parts(start, count) };
+        return narrow(items.iter().map(|item| widen(*item)), out);
+    }
+    // SAFETY: the exporter guarantees that item `at` lies there, whatever its alignment.
+    let item = |at: usize| unsafe { take(start.byte_offset(at.cast_signed() * stride)) };
+    let items: Vec<T> = (0..count).map(item).collect();
+    narrow(items.iter().map(|item| widen(*item)), out)
+}
+
+/// Reads an integer that other threads may be writing: a torn or an old one, but one.
+///
+/// # Safety
+/// `item` points to a `T`, of any alignment, and every bit pattern is one.
+unsafe fn take<T: Copy>(item: *const T) -> T {
+    if !NO_GIL {
+        // SAFETY: the caller's promise, and no other thread writes.
+        return unsafe { item.read_unaligned() };
+    }
+    if item.is_aligned() {
+        // SAFETY: the caller's promise, and aligned.
+        return unsafe { item.read_volatile() };
+    }
+    let mut value = MaybeUninit::<T>::uninit();
+    // SAFETY: `size_of::<T>()` bytes lie behind both pointers; all of them are written.
+    unsafe {
+        for at in 0..size_of::<T>() {
+            let byte = item.cast::<u8>().add(at).read_volatile();
+            value.as_mut_ptr().cast::<u8>().add(at).write(byte);
         }
-    };
-    Ok(narrow(items.iter().map(|item| widen(*item)), out))
+        value.assume_init()
+    }
 }
 
 /// Appends the items, given as bits and sign bit; returns the first that is not a `W`, with its position.

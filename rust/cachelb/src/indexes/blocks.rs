@@ -277,8 +277,8 @@ impl Blocks {
         self.unconfirmed.proven(placed);
     }
 
-    /// A booking with a placement closed before its first token. Blocks that it alone brought are taken back if it failed, and so are
-    /// those that only it `expected`.
+    /// A booking with a placement closed before its first token. Blocks that it alone brought are taken back if it
+    /// failed, and so are those that only it `expected`.
     pub fn ended(
         &mut self,
         (worker, placed): (WorkerId, Ticket),

@@ -27,8 +27,7 @@ use crate::decision::{Decision, Owner, Reread, Selected};
 use crate::engine::{Picked, pick};
 use crate::error::{to_python, unknown_worker};
 use crate::policy::no_worker;
-use crate::workers::Limits;
-use crate::workers::Registered;
+use crate::workers::{Limits, Registered};
 use cachelb::selector::Client;
 
 /// Which workers a selection is about.

@@ -59,17 +59,11 @@ class _Report(Generic[_T]):
         self._tokens_of = tokens_of
         self._usage_of = usage_of
         self._last: deque[_T] = deque(maxlen=_KEPT)
-        self._started = False
         self._is_unread = False
         self._response_id = ResponseId(decision)
 
     def item(self, item: _T) -> None:
-        if not self._started:
-            self._started = True
-            self.decision.on_first_token()
-            if self._tokens_of is not None:
-                self._count(item, self._tokens_of)
-        elif self._tokens_of is None:
+        if self._tokens_of is None:
             self.decision.on_tokens(1)
         else:
             self._count(item, self._tokens_of)
@@ -115,7 +109,7 @@ class _Report(Generic[_T]):
 class TrackedStream(Generic[_T]):
     """An asynchronous iterator over the parts of an answer that reports to the decision.
 
-    The first item is the first token, every further one adds its tokens; the end completes the request, an exception of
+    The first item is the first token, and every item adds its tokens; the end completes the request, an exception of
     the upstream goes to `on_error`, and any other end of the iteration cancels it: `aclose()`, a cancelled task, or
     dropping this object, started or not. The upstream is closed exactly once. Unreadable counts, because `tokens_of` or
     `usage_of` raises or returns none, are left out and counted (`RouterStats.unread_usage`).

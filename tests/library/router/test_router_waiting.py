@@ -6,6 +6,7 @@ import asyncio
 import gc
 import threading
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -170,12 +171,13 @@ async def test_a_release_wakes_those_who_found_workers_too_busy() -> None:
     assert router.loads() == {"a": 1}
 
 
-async def test_a_first_token_wakes_them_too() -> None:
+@pytest.mark.parametrize("first", [Decision.on_first_token, lambda decision: decision.on_tokens(1)])
+async def test_a_first_token_wakes_them_too(first: Callable[[Decision[str]], None]) -> None:
     router = one_at_a_time()
     holder = router.select_worker(by_load=True)
     task = wait(router)
     await queued(router, 1)
-    holder.on_first_token()
+    first(holder)
     for _ in range(20):  # at once, not when it would try again by itself
         await asyncio.sleep(0)
     assert task.done()

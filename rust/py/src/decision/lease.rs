@@ -139,10 +139,16 @@ impl Lease {
 
     /// So many more tokens arrived.
     pub fn tokens(&self, py: Option<Python<'_>>, count: u64) -> PyResult<()> {
-        let counted = self.with(py, |selector, booking, now| {
-            selector.tokens(booking, count, now)
+        let first = self.with(py, |selector, booking, now| {
+            let first = selector.first_token(booking, now);
+            selector.tokens(booking, count, now);
+            first
         })?;
-        counted.map_or(Ok(()), |_| self.engine.log_news())
+        match first {
+            Some(true) => self.owner.released(),
+            Some(false) => self.engine.log_news(),
+            None => Ok(()),
+        }
     }
 
     /// The engine stored a response called `id`.

@@ -292,7 +292,9 @@ def test_request_without_an_outcome_expires_as_abandoned() -> None:
 
 
 class Log:
-    """Stands for what LiteLLM logs a call with."""
+    """Stands for what LiteLLM logs a call with, and reports its first token to."""
+
+    def update_completion_start_time(self, at: object) -> None: ...
 
 
 def test_request_that_litellm_drops_is_cancelled_and_a_later_one_is_not() -> None:
@@ -306,6 +308,18 @@ def test_request_that_litellm_drops_is_cancelled_and_a_later_one_is_not() -> Non
     assert (host.endings, host.open) == ({"cancelled": 2}, 1)
     host.succeed("1")
     assert host.endings == {"cancelled": 2}
+
+
+def test_the_object_of_an_earlier_attempt_cancels_nothing() -> None:
+    host = Host()
+    logs = [Log(), Log()]
+    for log in logs:
+        host.filter(litellm_call_id="1")
+        host.begin("1", log)
+    del log, logs[0]
+    assert (host.endings, host.open) == ({"cancelled": 1}, 1)
+    logs.clear()
+    assert (host.endings, host.open) == ({"cancelled": 2}, 0)
 
 
 def test_deployment_that_is_gone_is_forgotten_in_the_end() -> None:

@@ -39,11 +39,12 @@ def held(router: CachelbRequestRouter, prompt: str = STORY) -> set[str]:
 # --- where requests go ---
 
 
-async def test_groups_are_the_best_the_second_best_and_all_others() -> None:
-    replicas = fleet(5)
+@pytest.mark.parametrize("sizes", [[1, 1], [1, 1, 1], [1, 1, 3]])
+async def test_groups_are_the_best_the_second_best_and_all_others(sizes: list[int]) -> None:
+    replicas = fleet(sum(sizes))
     client = Client(make_router(replicas))
     groups = await client.choose(client.request())
-    assert [len(group) for group in groups] == [1, 1, 3]
+    assert [len(group) for group in groups] == sizes
     assert {replica for group in groups for replica in group} == set(replicas)
 
 
@@ -139,6 +140,17 @@ async def test_end_of_a_refused_attempt_releases_nothing(order: str) -> None:
     client.finish(request, replica)
     assert loads(router) == 0
     assert router.counters()["unmatched"] == 0
+
+
+async def test_a_replica_that_refused_is_not_chosen_again_while_another_is_left() -> None:
+    router, client = serving(fleet(2))
+    holder = await client.serve_whole()
+    request, first = await client.ask()
+    assert first is holder
+    client.give(request, holder)
+    client.refuse(request, holder)
+    router.on_new_queue_len_info(holder.replica_id, 0)
+    assert (await client.choose(request))[0] != [holder]
 
 
 async def test_replica_that_refuses_and_then_takes_the_request_ends_it_once() -> None:

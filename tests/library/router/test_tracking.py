@@ -238,10 +238,10 @@ def test_what_is_iterated_over_and_its_iterator_are_each_closed_once() -> None:
 
 def test_a_faulty_callable_is_counted_and_logged_once_and_ends_no_answer(caplog: pytest.LogCaptureFixture) -> None:
     router, decision = routed()
-    upstream = Upstream([1, 2])
-    assert list(decision.track_sync(upstream, tokens_of=len)) == [1, 2]
+    upstream = Upstream([1, 2, 3])
+    assert list(decision.track_sync(upstream, tokens_of=len)) == [1, 2, 3]
     assert (ended(router), upstream.closed) == ({"completed": 1}, 1)
-    assert (router.stats().unread_usage, len(caplog.records)) == (2, 1)
+    assert (router.stats().unread_usage, len(caplog.records)) == (3, 1)
 
     router, decision = routed()
     upstream = Upstream([1, 2])

@@ -44,7 +44,6 @@ class GpuProfile:
     mfu_range: tuple[float, float]  # that other evidence would allow
     bandwidth_share: float  # that reading weights and KV reaches
     basis: Basis  # of the shares
-    evidence: str  # for the shares, in words
     prefix_caching: bool = True  # whether engines cache prefixes on it
     pass_seconds: float = 0.002  # fixed time of a pass
     kv_tokens: int | None = None  # of its cache with Llama-3-8B where a run has shown it, else None for the formula
@@ -125,119 +124,38 @@ def _find(known: dict[str, Profile], aliases: dict[str, str], name: str, kind: s
     raise ValueError(f"no {kind} {name!r}{did_you_mean(key, [*known, *aliases])}")
 
 
+# Columns as in `GpuProfile`; above each row the evidence for its shares.
 _ALL_GPUS = (
+    # Lodestar's repository: about 3,500 prefill tokens/s and 35 ms per output token, i.e. 49-56 TFLOP/s. Its 'about
+    # 100 K KV tokens' contradicts 24 GiB; the formula gives 45 K.
+    GpuProfile("a30", 165e12, 933e9, 24 * GIB, 0.34, (0.34, 0.55), 0.80, "published"),
+    # Lodestar's logs of 8 L20: TTFT = 166 ms + 0.159 ms per uncached token over 445 requests at low load (6,280
+    # tokens/s); 24 / 32 / 39.5 / 44 / 78 ms per output token at 1 / 8 / 16 / 32 / 64 running. The peak is from
+    # memory.
+    GpuProfile("l20", 119.5e12, 864e9, 48 * GIB, 0.70, (0.65, 0.80), 0.82, "calibrated"),
+    # aiconfigurator's kernels reach .85 of the peak and .67 of the bandwidth; Vidur's profile .65; BLIS .38 in
+    # prefill. The shares are inferred from these.
+    GpuProfile("a100-80", 312e12, 2_039e9, 80 * GIB, 0.55, (0.38, 0.85), 0.75, "published", peer_bytes_per_s=300e9),
+    # aiconfigurator's kernels reach .81 and .82; llm-d's peak prefill of Qwen3-32B on two, 15,928 and 20,480
+    # tokens/s, is .53 and .68; BLIS .45. The shares are inferred from these; not measured here.
+    GpuProfile("h100-80", 989e12, 3_350e9, 80 * GIB, 0.55, (0.45, 0.81), 0.85, "published", peer_bytes_per_s=450e9),
+    # Single prompts of 512 to 60,000 tokens at vLLM 0.25.1, dimensions of Llama-3.1-8B and Llama-3.2-3B. The share of
+    # the bandwidth is H100's, with which answers take 15 to 22 % longer than that vLLM's.
+    GpuProfile("h200", 989e12, 4_800e9, 139 * GIB, 0.72, (0.67, 0.75), 0.85, "calibrated", peer_bytes_per_s=450e9),
+    # aiconfigurator's kernels reach .65 and .82; BLIS .32. The shares are inferred from these.
+    GpuProfile("l40s", 362e12, 864e9, 46_068 * 2**20, 0.50, (0.32, 0.65), 0.80, "published"),
+    # No evidence; the peak (16-bit floats) is from memory. Engines run without prefix caching on it.
     GpuProfile(
-        "a30",
-        165e12,
-        933e9,
-        24 * GIB,
-        mfu=0.34,
-        mfu_range=(0.34, 0.55),
-        bandwidth_share=0.80,
-        basis="published",
-        evidence="Lodestar's repository: about 3,500 prefill tokens/s and 35 ms per output token, i.e. 49-56 TFLOP/s. "
-        "Its 'about 100 K KV tokens' contradicts 24 GiB; the formula gives 45 K.",
-    ),
-    GpuProfile(
-        "l20",
-        119.5e12,
-        864e9,
-        48 * GIB,
-        mfu=0.70,
-        mfu_range=(0.65, 0.80),
-        bandwidth_share=0.82,
-        basis="calibrated",
-        evidence="Lodestar's logs of 8 L20: TTFT = 166 ms + 0.159 ms per uncached token over 445 requests at low load "
-        "(6,280 tokens/s); 24 / 32 / 39.5 / 44 / 78 ms per output token at 1 / 8 / 16 / 32 / 64 running. "
-        "The peak is from memory.",
-    ),
-    GpuProfile(
-        "a100-80",
-        312e12,
-        2_039e9,
-        80 * GIB,
-        mfu=0.55,
-        mfu_range=(0.38, 0.85),
-        bandwidth_share=0.75,
-        basis="published",
-        evidence="aiconfigurator's kernels reach .85 of the peak and .67 of the bandwidth; Vidur's profile .65; "
-        "BLIS .38 in prefill. The shares are inferred from these.",
-        peer_bytes_per_s=300e9,
-    ),
-    GpuProfile(
-        "h100-80",
-        989e12,
-        3_350e9,
-        80 * GIB,
-        mfu=0.55,
-        mfu_range=(0.45, 0.81),
-        bandwidth_share=0.85,
-        basis="published",
-        evidence="aiconfigurator's kernels reach .81 and .82; llm-d's peak prefill of Qwen3-32B on two, 15,928 and "
-        "20,480 tokens/s, is .53 and .68; BLIS .45. The shares are inferred from these; not measured here.",
-        peer_bytes_per_s=450e9,
-    ),
-    GpuProfile(
-        "h200",
-        989e12,
-        4_800e9,
-        139 * GIB,
-        mfu=0.72,
-        mfu_range=(0.67, 0.75),
-        bandwidth_share=0.85,
-        basis="calibrated",
-        evidence="Single prompts of 512 to 60,000 tokens at vLLM 0.25.1, dimensions of Llama-3.1-8B and Llama-3.2-3B. "
-        "The share of the bandwidth is H100's, with which answers take 15 to 22 % longer than that vLLM's.",
-        peer_bytes_per_s=450e9,
-    ),
-    GpuProfile(
-        "l40s",
-        362e12,
-        864e9,
-        46_068 * 2**20,
-        mfu=0.50,
-        mfu_range=(0.32, 0.65),
-        bandwidth_share=0.80,
-        basis="published",
-        evidence="aiconfigurator's kernels reach .65 and .82; BLIS .32. The shares are inferred from these.",
-    ),
-    GpuProfile(
-        "v100-32",
-        125e12,
-        900e9,
-        32 * GIB,
-        mfu=0.45,
-        mfu_range=(0.36, 0.56),
-        bandwidth_share=0.75,
-        basis="inferred",
-        evidence="None; the peak (16-bit floats) is from memory. Engines run without prefix caching on it.",
+        *("v100-32", 125e12, 900e9, 32 * GIB, 0.45, (0.36, 0.56), 0.75, "inferred"),
         prefix_caching=False,
         peer_bytes_per_s=150e9,
     ),
+    # The two shares are fitted by hand to LLMServingSim's log of a real vLLM 0.19.0 run of Llama-3.1-8B, with the
+    # engine set as in that log. The peak is from memory.
+    GpuProfile("rtx4090", 165.2e12, 1_008e9, 25_250_627_584, 0.85, (0.75, 0.95), 0.90, "calibrated", kv_tokens=41_408),
+    # Inferred from its neighbours; not calibrated. The peak is from memory.
     GpuProfile(
-        "rtx4090",
-        165.2e12,
-        1_008e9,
-        25_250_627_584,
-        mfu=0.85,
-        mfu_range=(0.75, 0.95),
-        bandwidth_share=0.90,
-        basis="calibrated",
-        evidence="The two shares are fitted by hand to LLMServingSim's log of a real vLLM 0.19.0 run of Llama-3.1-8B, "
-        "with the engine set as in that log. The peak is from memory.",
-        kv_tokens=41_408,
-    ),
-    GpuProfile(
-        "rtx-pro-6000",
-        503.8e12,
-        1_597e9,
-        96_000_000_000,
-        mfu=0.70,
-        mfu_range=(0.55, 0.85),
-        bandwidth_share=0.80,
-        basis="inferred",
-        evidence="Inferred from its neighbours; not calibrated. The peak is from memory.",
-        peer_bytes_per_s=64e9,
+        "rtx-pro-6000", 503.8e12, 1_597e9, 96_000_000_000, 0.70, (0.55, 0.85), 0.80, "inferred", peer_bytes_per_s=64e9
     ),
 )
 

@@ -84,7 +84,6 @@ def test_runs_and_their_order_do_not_depend_on_threads() -> None:
 
 def test_requests_without_a_session_are_no_session() -> None:
     mixed = Workload.concat([agents(1), build("rag", seed=1, count=20)])
-    assert mixed.describe()["sessions"] == agents(1).describe()["sessions"]
     with pytest.raises(ValueError, match="has requests without a session"):
         compare(mixed, FLEET, ["random"], within=1.5)
     assert mixed.session is not None

@@ -17,6 +17,7 @@ from tests.models.quiet_gateway import QuietGateway
 
 from cachelb.policies import POLICIES
 from cachelb_lab.sim import WORKLOADS, FleetSpec, Incident, Signals, SimResult, Status, Workload, build, simulate
+from cachelb_lab.sim.figures.lru_bound import PoolProfile
 from cachelb_lab.sim.workloads.workload import make
 
 BLOCK = 16
@@ -302,7 +303,7 @@ def test_an_infinite_cache_has_the_hits_that_can_be_counted(name: str) -> None:
         hits = int(result.cached_tokens.sum(dtype=np.int64))
         assert hits == counted_hits(apart, np.argsort(result.arrival_s, kind="stable").tolist())
         prompts = int(workload.prompt_tokens.sum(dtype=np.int64))
-        assert hits / prompts == pytest.approx(apart.infinite_hits(last_token=True), abs=2e-3)
+        assert hits / prompts == pytest.approx(PoolProfile(apart).hits().token_rate, abs=2e-3)
 
 
 @pytest.mark.parametrize(("options", "got"), [({"gateways": 2}, "gateways=2"), ({"sharing": True}, "sharing=True")])

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cachelb_lab.sim.figures.lru_bound import PoolProfile
 from cachelb_lab.sim.trace_files.mixing import mix, unmix
 from cachelb_lab.sim.trace_files.traces import Request
 from cachelb_lab.sim.workloads import Workload, build, from_requests, read_mooncake
@@ -204,15 +205,7 @@ def test_last_token_is_always_computed() -> None:
     rows = [Request(float(n), tokens, 1, (1, 2)) for n, tokens in enumerate((32, 32, 31))]
     workload = from_requests("three", rows, id_tokens=16)
     assert workload.infinite_hits() == (2 + 1) * 16 / 95
-    assert workload.infinite_hits(last_token=True) == (1 + 1) * 16 / 95
-
-
-def test_describe_counts() -> None:
-    facts = CHATS.describe()
-    assert facts["requests"] == 120
-    assert facts["follow_up_requests"] == (CHATS.parent >= 0).sum()
-    assert facts["sessions"] == (CHATS.parent < 0).sum()
-    assert facts["prompt_tokens"]["max"] == CHATS.prompt_tokens.max()
+    assert PoolProfile(workload).hits().token_rate == (1 + 1) * 16 / 95
 
 
 # === files ===

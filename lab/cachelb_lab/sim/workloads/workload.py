@@ -14,7 +14,7 @@ from cachelb.common.arguments import listed, number
 from cachelb_lab.sim.checks import check_arguments
 from cachelb_lab.sim.trace_files.mixing import mix
 from cachelb_lab.sim.workloads.arrivals import Poisson, microseconds, positive
-from cachelb_lab.sim.workloads.files.columns import check_ends, check_rows, gather, joined_offsets, runs, summary
+from cachelb_lab.sim.workloads.files.columns import check_ends, check_rows, gather, joined_offsets, runs
 
 _MOST_PARTS = 65_536
 _COLUMNS = {
@@ -424,12 +424,8 @@ class Workload:
 
     # === facts ===
 
-    def infinite_hits(self, *, last_token: bool = False) -> float:
+    def infinite_hits(self) -> float:
         """Return which part of the prompt tokens one cache without limit would have.
-
-        Args:
-            last_token: Whether the last token of a prompt is always computed, as engines do: of
-                a prompt that is held to its end, the last block does not count then.
 
         Returns:
             Tokens in full blocks seen before, of earlier prompts or answers, by all prompt tokens.
@@ -443,41 +439,7 @@ class Workload:
         new = len(distinct)
         if len(self.output_hashes):
             new -= int(np.isin(distinct, self.output_hashes).sum())
-        hits = len(self.hashes) - new
-        if last_token:
-            hits -= self._held_to_the_end()
-        return hits * self.block_size / tokens
-
-    def _held_to_the_end(self) -> int:
-        """Count the prompts that end with a block which is known before them."""
-        ends = np.flatnonzero((self.prompt_tokens % self.block_size == 0) & (self.offsets[1:] > self.offsets[:-1]))
-        last = self.offsets[ends + 1].astype(np.int64) - 1
-        places = np.flatnonzero(np.isin(self.hashes, self.hashes[last]))
-        _, first = np.unique(self.hashes[places], return_index=True)
-        known = ~np.isin(last, places[first])
-        return int((known | np.isin(self.hashes[last], self.output_hashes)).sum())
-
-    def describe(self) -> dict[str, Any]:
-        """Describe the workload, as JSON values.
-
-        Returns:
-            Counts, lengths, the rate of arrivals, and the hit fraction of an infinite cache.
-        """
-        arrival_s = self.arrival_s[self.parent < 0]
-        duration_s = float(arrival_s.max() - arrival_s.min()) if len(arrival_s) else 0.0
-        return {
-            "name": self.name,
-            "seed": self.seed,
-            "block_size": self.block_size,
-            "requests": len(self),
-            "follow_up_requests": int((self.parent >= 0).sum()),
-            "sessions": None if self.session is None else len({*self.session} - {""}),
-            "duration_s": duration_s,
-            "arrivals_per_s": (len(arrival_s) - 1) / duration_s if duration_s else None,
-            "prompt_tokens": summary(self.prompt_tokens),
-            "output_tokens": summary(self.output_tokens),
-            "infinite_cache_hits": self.infinite_hits(),
-        }
+        return (len(self.hashes) - new) * self.block_size / tokens
 
     def save(self, path: str | Path) -> None:
         """Write the workload as generic JSON Lines, which `read_workload` reads back equal.

@@ -1,4 +1,4 @@
-"""Columns of rows, some of which have several values each: checks, gathering, summaries."""
+"""Columns of rows, some of which have several values each: checks and gathering."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-_PERCENTILES = (50, 90, 99)
 _Unsigned = TypeVar("_Unsigned", np.uint32, np.uint64)
 
 
@@ -61,15 +60,3 @@ def joined_offsets(offsets: Sequence[npt.NDArray[np.uint64]]) -> npt.NDArray[np.
     """Return the offsets of columns that stand one behind the other."""
     counts = np.concatenate([np.diff(each.astype(np.int64)) for each in offsets])
     return np.concatenate([[0], np.cumsum(counts)]).astype(np.uint64)
-
-
-def summary(tokens: npt.NDArray[np.uint32]) -> dict[str, float]:
-    """Compute mean, percentiles and maximum of a column of lengths; empty for a column without rows."""
-    if not len(tokens):
-        return {}
-    marks = np.percentile(tokens, _PERCENTILES)
-    return {
-        "mean": float(tokens.mean()),
-        **{f"p{mark}": float(value) for mark, value in zip(_PERCENTILES, marks, strict=True)},
-        "max": int(tokens.max()),
-    }

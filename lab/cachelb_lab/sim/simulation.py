@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -99,21 +99,12 @@ class Signals:
 
     def native(self) -> dict[str, Any]:
         """Return the form the event loop takes."""
-        lag = 0.0 if self.oracle else self.event_lag_s
-        return {
-            "event_lag": lag,
-            "event_loss": 0.0 if self.oracle else self.event_loss,
-            "replay_delay": self.replay_delay_s,
-            "scrape_interval": self.scrape_interval_s,
-            "report_lag": self.report_lag_s,
-            "report_queued_tokens": self.report_queued_tokens or self.oracle,
-            "report_cached_tokens": self.report_cached_tokens or self.oracle,
-            "net_delay": self.net_delay_s,
-            "first_token_delay": 0.0 if self.oracle else self.first_token_delay_s,
-            "decision": self.decision_s,
-            "detection_delay": self.detection_delay_s,
-            "oracle": self.oracle,
-        }
+        exact = {"event_lag_s": 0.0, "event_loss": 0.0, "first_token_delay_s": 0.0}
+        exact |= {"report_queued_tokens": True, "report_cached_tokens": True}
+        given = asdict(self) | (exact if self.oracle else {})
+        for name in ("kv_events", "pool_known", "sharing_lag_s"):  # not of the event loop
+            del given[name]
+        return {name.removesuffix("_s"): value for name, value in given.items()}
 
 
 NO_REPORTS = Signals(scrape_interval_s=float("inf"))

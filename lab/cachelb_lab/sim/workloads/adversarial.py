@@ -51,8 +51,7 @@ def churn(
         prefix = living[pick].pop()
         if not living[pick]:
             del living[pick]
-        question = draft.piece(around(draft.lengths, question_tokens))
-        draft.request([prefix, question], around(draft.lengths, output_tokens))
+        draft.ask([prefix], question_tokens, output_tokens)
     return draft.finish()
 
 
@@ -93,8 +92,7 @@ def hot_set(
         first = len(draft) // period * hot
         is_hot = float(draft.prefixes.random()) < hot_share
         number = first + int(draft.prefixes.integers(hot)) if is_hot else int(draft.prefixes.integers(prefixes))
-        question = draft.piece(around(draft.lengths, question_tokens))
-        draft.request([texts[number % prefixes], question], around(draft.lengths, output_tokens))
+        draft.ask([texts[number % prefixes]], question_tokens, output_tokens)
     return draft.finish()
 
 
@@ -132,11 +130,10 @@ def giants(
     texts = [draft.piece(around(draft.lengths, prefix_tokens, 0.3)) for _ in range(prefixes)]
     while not draft.full:
         if float(draft.prefixes.random()) < share:
-            prompt = [draft.piece(around(draft.lengths, giant_tokens, 0.3))]
+            giant = draft.piece(around(draft.lengths, giant_tokens, 0.3))
+            draft.request([giant], around(draft.lengths, output_tokens))
         else:
-            question = draft.piece(around(draft.lengths, question_tokens))
-            prompt = [texts[int(zipf.draw(draft.prefixes, 1)[0])], question]
-        draft.request(prompt, around(draft.lengths, output_tokens))
+            draft.ask([texts[int(zipf.draw(draft.prefixes, 1)[0])]], question_tokens, output_tokens)
     return draft.finish()
 
 
@@ -177,9 +174,7 @@ def tenants(
         tenant = left[int(draft.prefixes.integers(len(left)))]
         recent.append(tenant)
         text = texts[tenant][int(zipf.draw(draft.prefixes, 1)[0])]
-        question = draft.piece(around(draft.lengths, question_tokens))
-        answer = around(draft.lengths, output_tokens[tenant])
-        draft.request([text, question], answer, session=f"tenant-{tenant}")
+        draft.ask([text], question_tokens, output_tokens[tenant], session=f"tenant-{tenant}")
     return draft.finish()
 
 
@@ -213,8 +208,7 @@ def monopoly(
     while not draft.full:
         common = float(draft.prefixes.random()) < share
         first = system if common else draft.piece(system_tokens)
-        question = draft.piece(around(draft.lengths, question_tokens))
-        draft.request([first, question], around(draft.lengths, output_tokens))
+        draft.ask([first], question_tokens, output_tokens)
     return draft.finish()
 
 
@@ -256,6 +250,5 @@ def bursts(
     while not draft.full:
         if len(draft) % size % sharing[prefixes] == 0:
             prefix = draft.piece(around(draft.lengths, prefix_tokens, 0.3))
-        question = draft.piece(around(draft.lengths, question_tokens))
-        draft.request([prefix, question], around(draft.lengths, output_tokens))
+        draft.ask([prefix], question_tokens, output_tokens)
     return draft.finish()

@@ -6,7 +6,7 @@ Times are rounded to microseconds: platforms may differ in the last bit of a log
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Protocol
 
 import numpy as np
@@ -59,7 +59,16 @@ def microseconds(seconds: Seconds) -> Seconds:
 
 
 @dataclass(frozen=True, slots=True)
-class Poisson:
+class _Positive:
+    """A process whose fields are numbers above 0."""
+
+    def __post_init__(self) -> None:
+        for each in fields(self):
+            positive(each.name, getattr(self, each.name))
+
+
+@dataclass(frozen=True, slots=True)
+class Poisson(_Positive):
     """Independent arrivals.
 
     Attributes:
@@ -75,16 +84,13 @@ class Poisson:
 
     rate: float
 
-    def __post_init__(self) -> None:
-        positive("rate", self.rate)
-
     def times(self, count: int, rng: np.random.Generator) -> Seconds:
         """Return when requests arrive; see `ArrivalProcess`."""
         return microseconds(np.cumsum(rng.standard_exponential(requests(count))) / self.rate)
 
 
 @dataclass(frozen=True, slots=True)
-class Constant:
+class Constant(_Positive):
     """Arrivals at equal distances, the first at once.
 
     Attributes:
@@ -100,16 +106,13 @@ class Constant:
 
     rate: float
 
-    def __post_init__(self) -> None:
-        positive("rate", self.rate)
-
     def times(self, count: int, rng: np.random.Generator) -> Seconds:  # noqa: ARG002 - nothing is left to chance
         """Return when requests arrive; see `ArrivalProcess`."""
         return microseconds(np.arange(requests(count)) / self.rate)
 
 
 @dataclass(frozen=True, slots=True)
-class Gamma:
+class Gamma(_Positive):
     """Arrivals more or less bursty than independent ones.
 
     Attributes:
@@ -126,10 +129,6 @@ class Gamma:
 
     rate: float
     cv: float
-
-    def __post_init__(self) -> None:
-        positive("rate", self.rate)
-        positive("cv", self.cv)
 
     def times(self, count: int, rng: np.random.Generator) -> Seconds:
         """Return when requests arrive; see `ArrivalProcess`."""
@@ -173,7 +172,7 @@ class Steps:
 
 
 @dataclass(frozen=True, slots=True)
-class Ramp:
+class Ramp(_Positive):
     """Independent arrivals at a rate that changes evenly with the number of requests.
 
     Attributes:
@@ -192,10 +191,6 @@ class Ramp:
     first: float
     last: float
 
-    def __post_init__(self) -> None:
-        positive("first", self.first)
-        positive("last", self.last)
-
     def times(self, count: int, rng: np.random.Generator) -> Seconds:
         """Return when requests arrive; see `ArrivalProcess`."""
         count = requests(count)
@@ -205,7 +200,7 @@ class Ramp:
 
 
 @dataclass(frozen=True, slots=True)
-class Bursts:
+class Bursts(_Positive):
     """Requests that come together.
 
     Attributes:
@@ -222,10 +217,6 @@ class Bursts:
 
     size: int
     period_s: float
-
-    def __post_init__(self) -> None:
-        positive("size", self.size)
-        positive("period_s", self.period_s)
 
     def times(self, count: int, rng: np.random.Generator) -> Seconds:  # noqa: ARG002 - nothing is left to chance
         """Return when requests arrive; see `ArrivalProcess`."""

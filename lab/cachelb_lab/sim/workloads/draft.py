@@ -10,7 +10,7 @@ import zlib
 from array import array
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -184,6 +184,21 @@ class Draft:
         self._think_s.append(round(think_s, 3))
         self._session.append(session)
         return row
+
+    def ask(self, prompt: Iterable[Piece], question_tokens: float, output_tokens: float, **options: Any) -> int:  # noqa: ANN401 - those of `request`
+        """Append a request with a question of its own behind a prompt.
+
+        Args:
+            prompt: What comes before the question.
+            question_tokens: Median length of the question.
+            output_tokens: Median length of the answer.
+            **options: Further arguments of `request`.
+
+        Returns:
+            Its row.
+        """
+        question = self.piece(around(self.lengths, question_tokens))
+        return self.request([*prompt, question], around(self.lengths, output_tokens), **options)
 
     def finish(self) -> Workload:
         """Return the workload, in order of arrival.

@@ -63,7 +63,5 @@ def rag(
         rest = (number for number in range(documents) if number not in found)
         found |= dict.fromkeys(islice(rest, count - len(found)))
         numbers = sorted(found) if order == "sorted" else list(found)
-        question = draft.piece(around(draft.lengths, question_tokens))
-        prompt = [system, *(corpus[number] for number in numbers), question]
-        draft.request(prompt, around(draft.lengths, output_tokens))
+        draft.ask([system, *(corpus[number] for number in numbers)], question_tokens, output_tokens)
     return draft.finish()

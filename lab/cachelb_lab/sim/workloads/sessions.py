@@ -255,14 +255,8 @@ def long_documents(
         parent = -1
         for _ in range(int(draft.lengths.geometric(1 / questions))):
             pause_s = around(draft.pauses, think_s * 1000) / 1000 if parent >= 0 else 0.0
-            question = draft.piece(around(draft.lengths, question_tokens))
-            parent = draft.request(
-                [document, question],
-                around(draft.lengths, output_tokens),
-                parent=parent,
-                think_s=pause_s,
-                session=f"document-{number}",
-            )
+            turn = {"parent": parent, "think_s": pause_s, "session": f"document-{number}"}
+            parent = draft.ask([document], question_tokens, output_tokens, **turn)
             if len(draft) == plan.count:
                 break
     return draft.finish()

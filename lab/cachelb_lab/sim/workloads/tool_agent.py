@@ -68,8 +68,7 @@ def tool_agent(
             template = short[int(short_zipf.draw(draft.prefixes, 1)[0])]
             chunks, output_tokens = short_tail_chunks, short_output_tokens
         else:
-            rest = draft.piece(around(draft.lengths, chat_tokens))
-            draft.request([system, rest], around(draft.lengths, chat_output_tokens))
+            draft.ask([system], chat_tokens, chat_output_tokens)
             continue
         tail = draft.piece(int(draft.lengths.integers(1, chunks * _CHUNK_TOKENS + 1)))
         draft.request([template, tail], around(draft.lengths, output_tokens))

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from cachelb.common.runs import Runs
 from cachelb.state.exchange import Exchange, is_shared, secrets_of
+from cachelb.state.options import exchange_settings
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -14,15 +15,14 @@ if TYPE_CHECKING:
     from cachelb.common.secret import Secret
     from cachelb.router import Router
     from cachelb.state.carrier import Carrier
-    from cachelb.state.exchange import ExchangeSettings
     from cachelb.state.stats import StateStats
 
 
 class Attachment:
     """Shares the state of one router at a time."""
 
-    def __init__(self, settings: ExchangeSettings) -> None:
-        self._settings = settings
+    def __init__(self, **options: Any) -> None:  # noqa: ANN401 - those of `exchange_settings`
+        self._settings = exchange_settings(**options)
         self._runs: Runs[Exchange] = Runs()
 
     def start(self, router: Router[Any], /) -> None:

@@ -10,7 +10,7 @@ from cachelb.common.secret import Secret
 from cachelb.events.options import bind_address
 from cachelb.state.attachment import Attachment
 from cachelb.state.carrier import Carrier
-from cachelb.state.options import exchange_settings, peer_addresses
+from cachelb.state.options import peer_addresses
 
 Peers: TypeAlias = Sequence[str] | Callable[[], Sequence[str]]
 
@@ -67,14 +67,12 @@ class ZmqMesh(Attachment):
         self._bind = bind_address(bind, like="tcp://0.0.0.0:7700")
         self._peers = peers if callable(peers) else tuple(peer_addresses(peers))
         super().__init__(
-            exchange_settings(
-                interval_s=interval_s,
-                peer_timeout_s=peer_timeout_s,
-                warm_start_s=warm_start_s,
-                ttl_s=ttl_s,
-                max_mb=max_mb,
-                share_fleet=share_fleet,
-            )
+            interval_s=interval_s,
+            peer_timeout_s=peer_timeout_s,
+            warm_start_s=warm_start_s,
+            ttl_s=ttl_s,
+            max_mb=max_mb,
+            share_fleet=share_fleet,
         )
         self._address = ""
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from cachelb.integrations.ray_serve.carrier import RayCarrier
 from cachelb.state.attachment import Attachment
-from cachelb.state.options import exchange_settings, text
+from cachelb.state.options import text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -63,14 +63,12 @@ class RayState(Attachment):
         self.name = text("name", name)
         self._ends_with_serve = ends_with_serve
         super().__init__(
-            exchange_settings(
-                interval_s=interval_s,
-                peer_timeout_s=peer_timeout_s,
-                warm_start_s=warm_start_s,
-                ttl_s=ttl_s,
-                max_mb=max_mb,
-                share_fleet=share_fleet,
-            )
+            interval_s=interval_s,
+            peer_timeout_s=peer_timeout_s,
+            warm_start_s=warm_start_s,
+            ttl_s=ttl_s,
+            max_mb=max_mb,
+            share_fleet=share_fleet,
         )
 
     def _carrier(self, secrets: Sequence[Secret]) -> RayCarrier:

@@ -8,7 +8,7 @@ from cachelb.common.extras import need
 from cachelb.common.secret import Secret
 from cachelb.state.attachment import Attachment
 from cachelb.state.carrier import Carrier
-from cachelb.state.options import exchange_settings, megabytes, text
+from cachelb.state.options import megabytes, text
 
 
 class RedisState(Attachment):
@@ -60,14 +60,12 @@ class RedisState(Attachment):
         self._stream = text("stream", stream)
         self._max_server_bytes = megabytes("max_server_mb", max_server_mb)
         super().__init__(
-            exchange_settings(
-                interval_s=interval_s,
-                peer_timeout_s=peer_timeout_s,
-                warm_start_s=warm_start_s,
-                ttl_s=ttl_s,
-                max_mb=max_mb,
-                share_fleet=share_fleet,
-            )
+            interval_s=interval_s,
+            peer_timeout_s=peer_timeout_s,
+            warm_start_s=warm_start_s,
+            ttl_s=ttl_s,
+            max_mb=max_mb,
+            share_fleet=share_fleet,
         )
         from cachelb.state.redis.link import RedisLink
 

@@ -55,11 +55,8 @@ class Gateway:
             ask = partial(self.send, request=request, asked=asked)
             async with Forward(select, ask, attempts=self.attempts, left=receive) as answer:
                 kept = [(k, v) for k, v in answer.response.headers.raw if k.lower() == b"content-type"]
-                kept += [(k.encode(), v.encode()) for k, v in self.exposed(answer.decision.headers).items()]
-                await send({"type": "http.response.start", "status": answer.status, "headers": kept})
                 started = True
-                async for chunk in answer:
-                    await send({"type": "http.response.body", "body": chunk, "more_body": True})
+                await answer.send_to(send, kept, self.exposed(answer.decision.headers))
             await send({"type": "http.response.body"})
         except (ClientDisconnect, ClientLeft):
             return

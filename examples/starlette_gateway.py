@@ -62,11 +62,8 @@ class Gateway:
             )
             async with forward as answer:
                 kept = [(k, v) for k, v in answer.response.headers.raw if k.decode().lower() not in DROPPED]
-                kept += [(k.encode(), v.encode()) for k, v in self.exposed(answer.decision.headers).items()]
-                await send({"type": "http.response.start", "status": answer.status, "headers": kept})
                 started = True
-                async for chunk in answer:
-                    await send({"type": "http.response.body", "body": chunk, "more_body": True})
+                await answer.send_to(send, kept, self.exposed(answer.decision.headers))
             await send({"type": "http.response.body"})
         except (ClientDisconnect, ClientLeft):
             return

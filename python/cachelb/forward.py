@@ -14,7 +14,7 @@ from cachelb.tracking import TrackedStream
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Mapping
+    from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterable, Mapping
     from types import TracebackType
     from typing import Self
 
@@ -109,6 +109,27 @@ class Answer(TrackedStream[bytes], Generic[D]):
         super().__init__(decision, body, None, lambda tail: read_usage(b"".join(tail)))
         self.decision, self.response = decision, body.response
         self.status, self.headers = body.status, body.headers
+
+    async def send_to(
+        self,
+        send: Callable[[dict[str, Any]], Awaitable[object]],
+        headers: Iterable[tuple[bytes, bytes]],
+        more: Mapping[str, str],
+    ) -> None:
+        """Send the answer to the client of an ASGI server: its status and its bytes as they come.
+
+        The end, ``await send({"type": "http.response.body"})``, is left to the caller, outside the ``async with``:
+        servers report a disconnect once an answer is complete.
+
+        Args:
+            send: Of the ASGI application.
+            headers: Those of the worker that the client may have.
+            more: Others, such as `cachelb.answers.header_filter` leaves of the decision.
+        """
+        added = [(name.encode(), value.encode()) for name, value in more.items()]
+        await send({"type": "http.response.start", "status": self.status, "headers": [*headers, *added]})
+        async for chunk in self:
+            await send({"type": "http.response.body", "body": chunk, "more_body": True})
 
     async def aclose(self) -> None:
         """Cancel the request if it has not ended, and close the connection. Clients may stop after the closing mark."""

@@ -66,6 +66,27 @@ def test_streamed_answer_is_reported_as_it_passes() -> None:
     assert router.stats().open_requests == 0
 
 
+def test_answer_reaches_the_client_of_an_asgi_server_but_for_its_end() -> None:
+    sent: list[dict[str, Any]] = []
+
+    async def to_client(message: dict[str, Any]) -> None:
+        sent.append(message)
+
+    async def run() -> None:
+        async with sender(body_of()) as send, router.forward(send, body=body_of(), path=PATH) as answer:
+            await answer.send_to(to_client, [(b"content-type", b"a/b")], {"x-worker": "gpu0"})
+
+    with FakeFleet(1) as fleet:
+        router = Router(fleet.urls)
+        asyncio.run(run())
+    start, *parts = sent
+    headers = [(b"content-type", b"a/b"), (b"x-worker", b"gpu0")]
+    assert start == {"type": "http.response.start", "status": 200, "headers": headers}
+    assert all(part["type"] == "http.response.body" and part["more_body"] for part in parts)
+    assert json.loads(b"".join(part["body"] for part in parts))["usage"]["completion_tokens"] == 4
+    assert endings(router) == {"completed": 1}
+
+
 @pytest.mark.parametrize(
     ("fault", "ended"),
     [

@@ -11,7 +11,8 @@ from rich.text import Text
 
 from cachelb.cli.options import COUNT, json_option, option
 from cachelb.cli.table import console, new_table, printable
-from cachelb.errors import CachelbError, TraceError
+from cachelb.errors import TraceError
+from cachelb_lab.cli.errors import shown
 from cachelb_lab.cli.explain import losses_table
 from cachelb_lab.cli.options import policy_option, threads_option
 from cachelb_lab.cli.progress import progress_bar
@@ -61,21 +62,12 @@ def analyze(
     limit to the reports of the engines; below it are the causes of losses, and policies simulated on these requests,
     the current one among them. Simulated times are those of a cost model: compare them with each other only.
     """
-    try:
+    with shown(ValueError, by=click.UsageError), shown(TraceError, OSError):
         traffic = read_capture(file, model=only_model)
         fleet = fleet_of(traffic, model=model, gpu=gpu, kv_tokens=kv_tokens)
-    except TraceError as error:
-        raise click.ClickException(str(error)) from error
-    except OSError as error:
-        raise click.ClickException(f"{file}: {error.strerror}") from error
-    except ValueError as error:
-        raise click.UsageError(str(error)) from error
     knows = kv_tokens is not None or (bool(traffic.workers) and all(each.kv_tokens for each in traffic.workers))
     with progress_bar("simulating", quiet=as_json) as progress:
-        try:
-            ladder = climb(traffic, fleet, names, knows_capacity=knows, threads=threads, progress=progress)
-        except (ValueError, TypeError, CachelbError) as error:
-            raise click.ClickException(str(error)) from error
+        ladder = climb(traffic, fleet, names, knows_capacity=knows, threads=threads, progress=progress)
     if as_json:
         document = ladder.as_dict()
         document["losses"]["losses"] = document["losses"]["losses"][:top]

@@ -7,6 +7,7 @@ from functools import partial
 import click
 
 from cachelb.cli.options import COUNT, NOT_NEGATIVE, POSITIVE, json_option, option
+from cachelb_lab.cli.errors import shown
 from cachelb_lab.cli.options import THREADS, policy_option, run
 from cachelb_lab.cli.table import over_seeds, print_comparison, seconds
 from cachelb_lab.sim.experiments.comparison import Cell, Comparison
@@ -44,10 +45,8 @@ def demo(*, names: list[str], requests: int, fleet: str, speed: float, seed: int
     retrieved documents. It takes a few seconds and needs no file and no GPU. `cachelb replay` takes
     workloads of your own.
     """
-    try:
+    with shown(ValueError, by=partial(click.BadParameter, param_hint="--fleet")):
         workers = FleetSpec.parse(fleet)
-    except ValueError as error:
-        raise click.BadParameter(str(error), param_hint="--fleet") from error
 
     def workload(seed: int) -> Workload:
         return _mixed(requests, seed).speed_up(speed)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -13,6 +14,7 @@ from cachelb.bodies import RequestBodies
 from cachelb.cli.options import COUNT, option
 from cachelb.cli.table import console, new_table, printable
 from cachelb.errors import BodyError
+from cachelb_lab.cli.errors import shown
 from cachelb_lab.descriptions import describe_body
 
 if TYPE_CHECKING:
@@ -76,12 +78,9 @@ def _probed(file: Path, match: Literal["certain", "likely"]) -> dict[str, Any]:
     from cachelb.tokenizers.templates import ChatTemplates
     from cachelb_lab.probe import probe_template
 
-    try:
+    bad = shown(OSError, ValueError, by=partial(click.BadParameter, param_hint="--template"))
+    with bad, shown(ModuleNotFoundError):
         return probe_template(ChatTemplates.from_file(file), match=match)
-    except ModuleNotFoundError as error:
-        raise click.ClickException(str(error)) from error
-    except (OSError, ValueError) as error:
-        raise click.BadParameter(str(error), param_hint="--template") from error
 
 
 def _header(text: str) -> tuple[str, str]:

@@ -14,7 +14,7 @@ from rich.table import Table
 from cachelb.cli.options import COUNT, FILE, NOT_NEGATIVE, admission_option, option
 from cachelb.cli.table import console, fitted
 from cachelb.common.calls import split_list
-from cachelb.errors import CachelbError
+from cachelb_lab.cli.errors import shown
 from cachelb_lab.cli.options import ALL, policy_option, threads_option
 from cachelb_lab.cli.progress import progress_bar
 from cachelb_lab.sim.contender import Contender
@@ -146,43 +146,25 @@ def league(
     )
     if admission is not None:
         names = [str(Contender.parse(name).admitted(admission)) for name in names]
-    kept = _opened(store, again)
+    if store is None and again is not None:
+        raise click.UsageError("--again is for the runs of a --store")
+    with shown(ValueError, OSError, by=partial(click.BadParameter, param_hint="--store")):
+        kept = Store(store)
+        if again is not None:
+            kept.forget(split_list(again))
     with progress_bar("simulating", quiet=as_json) as progress:
-        try:
-            found = play(settings, names, store=kept, threads=threads, progress=progress)
-        except (ValueError, TypeError, OSError, CachelbError) as error:
-            raise click.ClickException(str(error)) from error
+        found = play(settings, names, store=kept, threads=threads, progress=progress)
     if svg is not None:
-        _draw(svg, found)
+        from cachelb_lab.plots import write_ratios
+
+        with shown(OSError, ValueError, ModuleNotFoundError):
+            write_ratios(svg, found)
     if as_json:
         click.echo(json.dumps(as_dict(found), indent=2, allow_nan=False))
     elif as_markdown:
         click.echo(markdown(found), nl=False)
     else:
         _print(found)
-
-
-def _opened(path: Path | None, again: str | None) -> Store:
-    """Open the store."""
-    if path is None and again is not None:
-        raise click.UsageError("--again is for the runs of a --store")
-    try:
-        store = Store(path)
-        if again is not None:
-            store.forget(split_list(again))
-    except (ValueError, OSError) as error:
-        raise click.BadParameter(str(error), param_hint="--store") from error
-    return store
-
-
-def _draw(file: Path, standings: Standings) -> None:
-    """Draw the picture."""
-    from cachelb_lab.plots import write_ratios
-
-    try:
-        write_ratios(file, standings)
-    except (OSError, ValueError, ModuleNotFoundError) as error:
-        raise click.ClickException(str(error)) from error
 
 
 def _print(standings: Standings) -> None:

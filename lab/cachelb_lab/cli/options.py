@@ -11,6 +11,7 @@ from cachelb import policies
 from cachelb.cli.options import COUNT, Command, option
 from cachelb.common.calls import split_list
 from cachelb.errors import CachelbError
+from cachelb_lab.cli.errors import shown
 from cachelb_lab.cli.progress import progress_bar
 from cachelb_lab.sim.contender import Contender
 from cachelb_lab.sim.experiments.compare import compare
@@ -40,11 +41,9 @@ def policy_names(_context: click.Context, _parameter: click.Parameter, value: st
         if name == ALL:
             names |= dict.fromkeys(policies.POLICIES)
             continue
-        try:
+        with shown(ValueError, TypeError, CachelbError, by=click.BadParameter):
             contender = Contender.parse(name).canonical()
             contender.check()
-        except (ValueError, TypeError, CachelbError) as error:
-            raise click.BadParameter(str(error)) from error
         names[str(contender)] = None
     if not names:
         raise click.BadParameter(f"must name at least one policy, or {ALL!r}")
@@ -81,7 +80,4 @@ def run(
 ) -> Comparison:
     """Compare with a progress bar on stderr; none for JSON or where stderr is no terminal."""
     with progress_bar("simulating", quiet=as_json) as progress:
-        try:
-            return compare(workload, fleet, names, progress=progress, **settings)
-        except (ValueError, TypeError, CachelbError) as error:
-            raise click.ClickException(str(error)) from error
+        return compare(workload, fleet, names, progress=progress, **settings)

@@ -9,10 +9,16 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
+from cachelb.errors import CachelbError
+from cachelb_lab.cli.errors import shown
+
 
 @contextmanager
 def progress_bar(doing: str, *, quiet: bool) -> Iterator[Callable[[float], None]]:
-    """Show a bar on stderr, if that is a terminal, while the block runs; yield a function that takes the share done."""
+    """Show a bar on stderr, if that is a terminal, while the block runs; yield a function that takes the share done.
+
+    Errors of a simulation in the block are shown as messages of the command.
+    """
     bar = Progress(
         TextColumn("{task.description}"),
         BarColumn(),
@@ -22,7 +28,7 @@ def progress_bar(doing: str, *, quiet: bool) -> Iterator[Callable[[float], None]
         disable=quiet or not sys.stderr.isatty(),
         transient=True,
     )
-    with bar:
+    with shown(ValueError, TypeError, OSError, CachelbError), bar:
         task = bar.add_task(doing, total=1.0)
 
         def update(share: float) -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from cachelb.cli.options import COUNT, FILE, NOT_NEGATIVE, POSITIVE, admission_option, json_option, option, parsed
+from cachelb_lab.cli.errors import shown
 from cachelb_lab.cli.options import policy_option, run, threads_option
 from cachelb_lab.cli.source import Source
 from cachelb_lab.cli.table import print_comparison, print_worst, table_text
@@ -153,9 +155,12 @@ def replay(
     Equal seeds give equal figures; only the time of decisions is that of this machine.
     """
     source = Source(workload, block_size, rate=rate, count=count, limit=limit, speed=speed, jitter=jitter)
-    workers = _fleet(fleet, model=model, mfu=mfu, kv_tokens=kv_tokens, block_size=source.block_size)
+    with shown(ValueError, by=click.UsageError):
+        workers = FleetSpec.parse(fleet, model=model, mfu=mfu, kv_tokens=kv_tokens, block_size=source.block_size)
+        signals = Signals(event_lag_s=event_lag, scrape_interval_s=scrape_interval)
     if export is not None:
-        _export(source, seed, export)
+        with shown(OSError, ValueError, by=partial(click.BadParameter, param_hint="--export")):
+            source(seed).save(export)
     comparison = run(
         source if source.has_seeds else source(seed),
         workers,
@@ -165,13 +170,16 @@ def replay(
         sweep=sweep,
         slo=slo,
         within=within,
-        signals=_signals(event_lag, scrape_interval),
+        signals=signals,
         gateways=gateways,
         threads=threads,
         **({} if admission is None else asdict(admission)),
     )
     if html is not None:
-        _draw(comparison, html)
+        from cachelb_lab.plots import write_html
+
+        with shown(OSError, ModuleNotFoundError):
+            write_html(html, comparison, title=str(comparison.workload["name"]), table=table_text(comparison))
     if as_json:
         click.echo(_document(comparison, explain=explain))
         return
@@ -179,39 +187,6 @@ def replay(
     if explain:
         for cell in comparison.cells:
             print_worst(cell, worst_requests(cell.result, _WORST))
-
-
-def _draw(comparison: Comparison, file: Path) -> None:
-    """Write the page with pictures."""
-    from cachelb_lab.plots import write_html
-
-    try:
-        write_html(file, comparison, title=str(comparison.workload["name"]), table=table_text(comparison))
-    except (OSError, ModuleNotFoundError) as error:
-        raise click.ClickException(str(error)) from error
-
-
-def _fleet(groups: str, **settings: Any) -> FleetSpec:  # noqa: ANN401 - those of a fleet
-    """Read the fleet."""
-    try:
-        return FleetSpec.parse(groups, **settings)
-    except ValueError as error:
-        raise click.UsageError(str(error)) from error
-
-
-def _signals(event_lag_s: float, scrape_interval_s: float) -> Signals:
-    try:
-        return Signals(event_lag_s=event_lag_s, scrape_interval_s=scrape_interval_s)
-    except ValueError as error:
-        raise click.UsageError(str(error)) from error
-
-
-def _export(source: Source, seed: int, file: Path) -> None:
-    """Write the requests to a file."""
-    try:
-        source(seed).save(file)
-    except (OSError, ValueError) as error:
-        raise click.BadParameter(str(error), param_hint="--export") from error
 
 
 def _document(comparison: Comparison, *, explain: bool) -> str:

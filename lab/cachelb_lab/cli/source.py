@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import click
 
 from cachelb.errors import TraceError, did_you_mean
+from cachelb_lab.cli.errors import shown
 from cachelb_lab.sim.workloads import WORKLOADS, Workload, build, read_workload
 
 _BLOCK_SIZE = 16
@@ -52,10 +54,8 @@ class Source:
 
     def __call__(self, seed: int, *, rate: float | None = None) -> Workload:
         """Return the workload of a seed. `rate` replaces the generator's own; for a file it is a usage error."""
-        try:
+        with shown(ValueError, by=click.UsageError):
             return self._requests(seed, rate)
-        except ValueError as error:
-            raise click.UsageError(str(error)) from error
 
     def _requests(self, seed: int, rate: float | None) -> Workload:
         if self._file is None:
@@ -77,9 +77,6 @@ def _read(name: str, block_size: int | None, limit: int | None) -> Workload:
         raise click.BadParameter(
             f"{name!r} is neither a file nor a generator{did_you_mean(name, WORKLOADS)}", param_hint="WORKLOAD"
         )
-    try:
+    size = shown(ValueError, by=partial(click.BadParameter, param_hint="--block-size"))
+    with size, shown(TraceError, OSError, ModuleNotFoundError):
         return read_workload(file, block_size=block_size, limit=limit)
-    except (TraceError, OSError, ModuleNotFoundError) as error:
-        raise click.ClickException(str(error)) from error
-    except ValueError as error:
-        raise click.BadParameter(str(error), param_hint="--block-size") from error

@@ -70,7 +70,7 @@ class Speed:
         heads = round(self.pair_s * flops * _ATTENTION_SHARE / 4)  # 4 operations per head and pair
         model = ModelProfile("measured", _BODY, 1, 1, 1, heads, 1, _KV_BYTES)
         bandwidth = _KV_BYTES / max(self.context_s, _LEAST_S)
-        device = GpuProfile("measured", flops, bandwidth, 1 << 30, 1.0, (1.0, 1.0), 1.0, "calibrated", "", kv_tokens=1)
+        device = GpuProfile("measured", flops, bandwidth, 1 << 30, 1.0, (1.0, 1.0), 1.0, "calibrated", kv_tokens=1)
         timing = Roofline(
             attention_share=_ATTENTION_SHARE,
             prefill_reads_context=False,

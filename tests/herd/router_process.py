@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from tests.routers import flat_router
 
-from cachelb import Decision, Router
-from cachelb.router.flat import grouped
+from cachelb import Decision
 from cachelb.state import RedisState, ZmqMesh
 
 
@@ -78,7 +78,7 @@ class _Gateway:
         if spec.clock is not None:
             ahead_s, rate = spec.clock
             clock = lambda: ahead_s + rate * time.monotonic()  # noqa: E731
-        self.router: Router[str] = Router(list(spec.workers), clock=clock, **grouped(dict(spec.options)))
+        self.router = flat_router(spec.workers, dict(spec.options), clock=clock)
         self.mesh: ZmqMesh | RedisState | None = None
         if spec.redis is not None:
             self.mesh = RedisState(spec.redis)

@@ -9,11 +9,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from tests.routers import flat_router
 
 from cachelb import NoWorkerAvailable, Router
 from cachelb.index import Namespace, hash_blocks
 from cachelb.policies import CacheAware
-from cachelb.router.flat import grouped
 
 VICTIM, OWN = "tenant-victim", "tenant-attacker"
 ADAPTER = (
@@ -43,7 +43,7 @@ POLICIES: dict[str, dict[str, Any]] = {
 def test_forged_name_matches_nothing_of_another_tenant(
     forged: dict[str, Any], policy: dict[str, Any], options: dict[str, Any]
 ) -> None:
-    with Router(["gpu0"], **grouped(policy), **options) as router:
+    with flat_router(["gpu0"], policy, **options) as router:
         router.select_worker(tokens=PROMPT, cache_salt=VICTIM).on_complete()
         assert router.select_worker(tokens=PROMPT, **forged).matched_tokens == 0
         assert router.select_worker(tokens=PROMPT, cache_salt=VICTIM).matched_tokens >= 496, "the tenant's own stays"

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from tests.models.ext_proc_client import URLS, Service, Stream, in_loop, serve, until
 from tests.models.own_policy import Own
+from tests.routers import flat_router
 from tests.support_gateways import endings
 
 from cachelb import Health, RequestBodies, Router
 from cachelb.admission import AdmissionOptions
-from cachelb.router.flat import grouped
 from cachelb_gateway.ext_proc import EndpointPicker
 
 BATCH = {"x-gateway-inference-objective": "batch"}
@@ -148,4 +148,4 @@ async def test_streams_that_come_and_leave_at_any_time_leave_nothing_queued_or_b
 )
 def test_admission_that_cannot_be_is_refused(router: dict[str, Any], max_wait_s: float | None, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        EndpointPicker(Router(URLS, **grouped(router)), admission=AdmissionOptions(max_wait_s=max_wait_s))
+        EndpointPicker(flat_router(URLS, router), admission=AdmissionOptions(max_wait_s=max_wait_s))

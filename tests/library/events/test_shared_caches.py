@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from tests.library.events.test_router_events import PROMPT, batch, blocks
 from tests.library.router.test_router_fork import in_child
+from tests.routers import flat_router
 
 import cachelb
-from cachelb.router.flat import grouped
 from cachelb_fakes.events import cleared, removed, stored
 
 LONG = list(range(16 * 12 + 1))
@@ -17,7 +17,7 @@ SECRET = "known to all gateways"  # noqa: S105 - of these tests
 
 
 def router(**options: Any) -> cachelb.Router[str]:
-    return cachelb.Router(["a", "b"], seed=1, **grouped({"clock": lambda: 0.0, **options}))
+    return flat_router(["a", "b"], options, seed=1, clock=lambda: 0.0)
 
 
 def whole(count: int, **fields: Any) -> dict[str, Any]:

@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.routers import flat_router
 
 import cachelb
 from cachelb import Health, Pairs, Router, policies
 from cachelb.policies import FleetView, Policy, RequestView
-from cachelb.router.flat import grouped
 from cachelb.testing import ManualClock
 
 KEYS = ["gpu0", "gpu1", "gpu2"]
@@ -403,7 +403,7 @@ class Waits:
 def test_what_is_no_policy_is_refused_with_the_fix(policy: Any, error: type[Exception], message: str) -> None:
     for place in ({"policy": policy}, {"shadow": [policy]}, {"decode_policy": policy}):
         with pytest.raises(error, match=message):
-            Router(KEYS, **grouped(place))
+            flat_router(KEYS, place)
 
 
 def test_unknown_option_of_an_own_policy_names_the_nearest() -> None:

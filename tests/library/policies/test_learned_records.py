@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from tests.routers import flat_router
 
-from cachelb import Decision, Router
+from cachelb import Decision
 from cachelb.learned import FEATURES, LearnedModel
 from cachelb.records import JsonlRecords, read_records
-from cachelb.router.flat import grouped
 from cachelb_lab.samples import Samples, samples_of
 
 WORKERS = {"new0": "a30", "old0": "v100", "old1": "v100", "other0": None}
@@ -32,8 +32,8 @@ class Fleet:
         self.now = 100.0
         self.reports = reports
         training = {"n_min": LEARNED_FROM, "theta": 10**6, "model_kind": "linear", "training": "inline"}
-        options: dict[str, Any] = {"seed": SEED, "clock": lambda: self.now, "fifo_size": 10**5, **training}
-        self.router: Router[str] = Router(**grouped({"policy": "learned", **options}))
+        usual: dict[str, Any] = {"seed": SEED, "clock": lambda: self.now, "fifo_size": 10**5}
+        self.router = flat_router((), training, policy="learned", **usual)
         for worker, gpu in WORKERS.items():
             self.router.add_worker(worker, gpu=gpu)
         self.log = log

@@ -12,13 +12,12 @@ from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry
+from tests.routers import flat_router
 from tests.threads import beside
 
-import cachelb
 from cachelb import Decision, Router, policies
 from cachelb.metrics import PrometheusCollector
 from cachelb.policies import Learned, LeastLoaded, PrefixCacheAndLoad
-from cachelb.router.flat import grouped
 from cachelb.types import LearnedStats
 from cachelb_gateway import config
 
@@ -39,7 +38,7 @@ class Clock:
 
 
 def fleet(clock: Clock | None = None, **options: Any) -> Router[str]:
-    router = cachelb.Router(clock=clock, **grouped({"policy": "learned", "training": "inline", **FEW, **options}))
+    router = flat_router((), options, clock=clock, policy="learned", training="inline", **FEW)
     for worker in WORKERS:
         router.add_worker(worker, gpu=worker.rstrip("01"))
     return router
@@ -193,7 +192,7 @@ def until(router: Router[str], check: Callable[[LearnedStats], bool]) -> None:
 
 
 def test_threads_route_while_models_are_trained_and_swapped() -> None:
-    router = cachelb.Router(WORKERS, **grouped({"policy": "learned", **BUSY}))
+    router = flat_router(WORKERS, BUSY, policy="learned")
     with beside(partial(drive, router, requests=1_000), range(0, 40_000, 10_000)):
         pass
     router.validate()

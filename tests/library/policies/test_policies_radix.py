@@ -6,20 +6,18 @@ from array import array
 from typing import Any
 
 import pytest
+from tests.routers import flat_router
 
 from cachelb import Router, policies
 from cachelb.index import hash_blocks
 from cachelb.policies import CacheAware
-from cachelb.router.flat import grouped
 
 SHARED = [7, 8, 9, 10, 11, 12, 13, 14, 15, 16]
 TEXT = "The five boxing wizards jump quickly over the lazy dog. "
 
 
 def radix(**options: Any) -> Router[str]:
-    return Router(
-        ["gpu0", "gpu1"], seed=1, hash_seed=1, **grouped({"policy": "cache-aware", "index": "radix", **options})
-    )
+    return flat_router(["gpu0", "gpu1"], options, seed=1, hash_seed=1, policy="cache-aware", index="radix")
 
 
 def known(router: Router[str], **request: Any) -> int:
@@ -89,7 +87,7 @@ def test_a_worker_that_is_reset_or_removed_leaves_the_tree() -> None:
 
 
 def affinity(**options: Any) -> Router[str]:
-    return Router(["gpu0", "gpu1", "gpu2"], seed=1, hash_seed=1, **grouped({"policy": "prefix-affinity", **options}))
+    return flat_router(["gpu0", "gpu1", "gpu2"], options, seed=1, hash_seed=1, policy="prefix-affinity")
 
 
 def test_messages_tokens_and_salts_are_their_own() -> None:
@@ -115,9 +113,7 @@ def test_half_of_a_surrogate_pair_is_a_prompt() -> None:
 
 def test_a_shared_beginning_does_not_make_one_worker_the_fleet_unless_asked_for() -> None:
     def share(**options: Any) -> int:
-        router = Router(
-            [f"gpu{i}" for i in range(8)], seed=1, hash_seed=1, **grouped({"policy": "prefix-affinity", **options})
-        )
+        router = flat_router([f"gpu{i}" for i in range(8)], options, seed=1, hash_seed=1, policy="prefix-affinity")
         running, picks = [], dict.fromkeys((f"gpu{i}" for i in range(8)), 0)
         for number in range(800):
             running.append(router.select_worker(text=TEXT * 4 + f"{number:06}" * 300))

@@ -8,11 +8,11 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from tests.routers import flat_router
 
 import cachelb
 from cachelb import Health, Pairs
 from cachelb.policies import LeastLoaded
-from cachelb.router.flat import grouped
 from cachelb.testing import ManualClock
 
 PROMPT = range(256)
@@ -21,7 +21,7 @@ STAGES = ("booked", "first token", "tokens")
 
 
 def make(workers: tuple[str, ...] = ("a", "b", "c"), policy: Any = "least-loaded", **options: Any) -> Any:
-    return cachelb.Router(workers, seed=1, hash_seed=1, clock=ManualClock(), **grouped({"policy": policy, **options}))
+    return flat_router(workers, options, seed=1, hash_seed=1, clock=ManualClock(), policy=policy)
 
 
 def counts(router: Any) -> dict[str, Any]:

@@ -14,12 +14,12 @@ from typing import Any
 
 import pytest
 from tests.models.loads import indexed_blocks
+from tests.routers import flat_router
 from tests.threads import beside
 
 import cachelb
 from cachelb import Decision, Router
 from cachelb.policies import Learned
-from cachelb.router.flat import grouped
 
 pytestmark = [
     pytest.mark.skipif(sys.platform == "win32", reason="there is no fork"),
@@ -227,7 +227,7 @@ def test_a_fork_beside_busy_threads_leaves_the_child_a_whole_fleet(anew: bool) -
 
 def test_a_round_of_training_stays_with_the_parent() -> None:
     options: dict[str, Any] = {"n_min": 300, "theta": 300, "training": "background"}
-    router = cachelb.Router(["a", "b"], seed=1, **grouped({"policy": "learned", **options}))
+    router = flat_router(["a", "b"], options, seed=1, policy="learned")
     policy = Learned(seed=1, **options)
 
     def drive(begin: int, requests: int) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from tests.routers import flat_router
 
 import cachelb
-from cachelb.router.flat import grouped
 
 TEXT = "The five boxing wizards jump quickly over the lazy dog. " * 40
 PROMPTS: dict[str, dict[str, Any]] = {
@@ -37,7 +37,7 @@ def test_prompts_of_different_identity_share_nothing(kind: str, options: dict[st
     whose = {name: who for name, who in IDENTITIES.items() if kind == "tokens" or "mm" not in who}
     requests = [prompt, *(prompt | who for who in whose.values())]
     for first in requests:
-        router = cachelb.Router(["gpu0", "gpu1"], seed=1, **grouped(options))
+        router = flat_router(["gpu0", "gpu1"], options, seed=1)
         router.select_worker(**first).on_complete()
         assert [other for other in requests if known(router, other)] == [first]
 

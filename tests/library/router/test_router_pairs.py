@@ -6,14 +6,14 @@ from collections import Counter
 from typing import Any
 
 import pytest
+from tests.routers import flat_router
 
 import cachelb
 from cachelb import Router
-from cachelb.router.flat import grouped
 
 
 def make(**options: Any) -> Router[str]:
-    router = cachelb.Router[str](seed=1, clock=lambda: 0.0, **grouped(options))
+    router = flat_router((), options, seed=1, clock=lambda: 0.0)
     for n in range(2):
         router.add_worker(f"p{n}", role="prefill")
         router.add_worker(f"d{n}", role="decode")

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 from tests.models.loads import NaiveFleet
+from tests.routers import flat_router
 
 from cachelb import Decision, NoWorkerAvailable, Pairs, Router, UnknownWorkerError
 from cachelb.index import hash_blocks
-from cachelb.router.flat import grouped
 from cachelb.testing import ManualClock
 
 WORKERS = ("a", "b", "c")
@@ -18,8 +18,7 @@ PROMPT = range(1_000)
 
 
 def make(*, roles: bool = False, **options: Any) -> Router[str]:
-    given: dict[str, Any] = {"hash_seed": 7, "clock": ManualClock()} | options
-    router = Router[str](**grouped(given))
+    router = flat_router((), options, hash_seed=7, clock=ManualClock())
     if roles:
         router.add_worker("p", role="prefill")
         router.add_worker("d", role="decode")

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from tests.routers import flat_router
 
 from cachelb import Health, Pairs, Router, policies
 from cachelb.policies import CacheAware, LeastLoaded
-from cachelb.router.flat import grouped
 from cachelb.types import Funnel
 
 NONE = Funnel(0, 0, 0, 0, 0, 0, 0)
@@ -93,9 +93,7 @@ def test_an_engine_cannot_report_more_cached_tokens_than_the_prompt_has() -> Non
 
 
 def pair_router(**options: Any) -> Router[str]:
-    router: Router[str] = Router(
-        seed=1, **grouped({"policy": "cache-aware", "prefill_policy": "cache-aware", **options})
-    )
+    router = flat_router((), options, seed=1, policy="cache-aware", prefill_policy="cache-aware")
     router.add_worker("p", role="prefill")
     router.add_worker("d", role="decode")
     return router
@@ -259,8 +257,8 @@ def name_of(policy: str | LeastLoaded) -> str:
 def test_a_shadow_moves_no_pick_and_books_nothing(policy: str | LeastLoaded) -> None:
     workers = ["a", "b", "c", "d"]
     options: dict[str, Any] = {"policy": policy, "seed": 5, "hash_seed": 5, "clock": lambda: 1.0}
-    alone = Router(workers, **grouped(options))
-    watched = Router(workers, shadow=list(policies.POLICIES), **grouped(options))
+    alone = flat_router(workers, options)
+    watched = flat_router(workers, options, shadow=list(policies.POLICIES))
     assert play(alone) == play(watched)
     first, second = alone.stats(), watched.stats()
     assert second.decisions == first.decisions

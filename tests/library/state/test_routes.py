@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 from tests.library.state.transports import MeshFleet, routers
+from tests.routers import flat_router
 from tests.waiting import wait_until
 
 from cachelb import Decision, Router
 from cachelb.metrics import PrometheusCollector
-from cachelb.router.flat import grouped
 
 STORY = list(range(640))
 ENDS = [160, 320, 640]
@@ -76,7 +76,7 @@ EIGHT = [f"gpu{at}" for at in range(8)]
 
 def picks(seed: int, options: dict[str, Any], others: int) -> list[str]:
     """Workers of the same conversations at one router, which was asked for others before."""
-    router = Router(EIGHT, seed=seed, hash_seed=7, **grouped(options))
+    router = flat_router(EIGHT, options, seed=seed, hash_seed=7)
     for at in range(others):
         router.select_worker(tokens=[5000 + at] * 700, session=f"other {at}").on_complete()
     found = []

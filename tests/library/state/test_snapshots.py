@@ -13,18 +13,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.library.state.transports import OTHER, SECRET, WORKERS
 from tests.models.loads import indexed_blocks
+from tests.routers import flat_router
 from tests.threads import beside
 
 from cachelb import CachelbError, Router
 from cachelb.errors import SnapshotError
 from cachelb.index import BlockTracker
-from cachelb.router.flat import grouped
 
 BLOCK = 4
 
 
 def make_router(workers: Sequence[str] = WORKERS, **options: Any) -> Router[str]:
-    return Router(workers, **grouped({"secret": SECRET, "seed": 1, "block_size": BLOCK, **options}))
+    return flat_router(workers, options, secret=SECRET, seed=1, block_size=BLOCK)
 
 
 def route(router: Router[str], tokens: Sequence[int], **request: Any) -> str:

@@ -12,10 +12,10 @@ from tests.cutting_proxy import CuttingProxy
 from tests.library.state.addresses import free_addresses
 from tests.library.state.redis_server import RedisServer
 from tests.ports import free_ports
+from tests.routers import flat_router
 from tests.waiting import wait_until
 
 from cachelb import Router
-from cachelb.router.flat import grouped
 from cachelb.state import RedisState, ZmqMesh
 from cachelb.state.attachment import Attachment
 
@@ -86,7 +86,7 @@ class RedisFleet:
 
 
 def make_router(**options: Any) -> Router[str]:
-    return Router(WORKERS, **grouped({"secret": SECRET, "policy": "cache-aware", "seed": 1, **options}))
+    return flat_router(WORKERS, options, secret=SECRET, policy="cache-aware", seed=1)
 
 
 @contextmanager

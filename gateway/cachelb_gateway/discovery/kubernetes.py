@@ -6,6 +6,7 @@ import asyncio
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import aclosing
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from cachelb.common.arguments import require, seconds, whole
@@ -14,7 +15,7 @@ from cachelb_gateway.discovery.addresses import SCHEMES
 from cachelb_gateway.discovery.base import Findings, WorkerSource
 from cachelb_gateway.discovery.errors import DiscoveryError
 from cachelb_gateway.discovery.kubernetes_access import ClusterAccess, GoneError, check_url, own_namespace, version_of
-from cachelb_gateway.discovery.kubernetes_objects import Parsed, PodReader, Port, Reader, SliceReader, urls
+from cachelb_gateway.discovery.kubernetes_objects import Parsed, Port, read_pod, read_slice, urls
 from cachelb_gateway.discovery.run import backoff_s
 
 if TYPE_CHECKING:
@@ -97,16 +98,16 @@ class KubernetesWorkers(WorkerSource):
             check_url(api_url, has_token=token_file is not None)
         self._ports = _ports(port)
         self._namespace = namespace
-        self._reader: Reader
         if service is not None:
             kind, name = "kubernetes", service
             self._group, self._resource = "apis/discovery.k8s.io/v1", "endpointslices"
             self._selector = f"kubernetes.io/service-name={service}"
-            self._reader = SliceReader(scheme, self._ports)
+            read = read_slice
         else:
             kind, name = "pods", _checked_selector(selector)
             self._group, self._resource, self._selector = "api/v1", "pods", name
-            self._reader = PodReader(scheme, self._ports)
+            read = read_pod
+        self._reader = partial(read, scheme, self._ports)
         self._access = ClusterAccess(api_url, token_file, ca_file)
         self._silence_s = seconds("silence_s", silence_s)
         shown = f"{kind}:{name}" if namespace is None else f"{kind}:{namespace}/{name}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, Final, NamedTuple, Protocol, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from cachelb_gateway.discovery.addresses import worker_url
 from cachelb_gateway.discovery.errors import DiscoveryError
@@ -33,60 +33,39 @@ class Parsed(NamedTuple):
     """The ports there are, where a ready one has none of those asked for."""
 
 
-class Reader(Protocol):
-    """Reads objects of one kind."""
+def read_slice(scheme: str, asked: Sequence[Port], item: dict[str, Any]) -> Parsed:
+    """Return a place per ready endpoint and port of an EndpointSlice of `discovery.k8s.io/v1`.
 
-    def __call__(self, item: dict[str, Any], /) -> Parsed:
-        """Read one object; raise `DiscoveryError` if it cannot be one."""
-        ...
-
-
-class SliceReader:
-    """Reads EndpointSlices of `discovery.k8s.io/v1`."""
-
-    def __init__(self, scheme: str, ports: Sequence[Port]) -> None:
-        self._scheme = scheme
-        self._ports = ports
-
-    def __call__(self, item: dict[str, Any], /) -> Parsed:
-        """Return a place per ready endpoint and port."""
-        family = _FAMILIES.get(_typed(item, "addressType", str, ""))
-        if family is None:  # FQDN, which nothing makes
-            return Parsed()
-        ready = [host for each in _objects(item, "endpoints") if (host := _ready(each)) is not None]
-        declared = _declared(_objects(item, "ports"), "port")
-        ports = _chosen(declared, self._ports, may_be_undeclared=False)
-        if not ports and ready:
-            return Parsed(ports=tuple(declared))
-        _bound(len(ready) * len(ports))
-        return Parsed(
-            tuple(Place(pod, family, worker_url(self._scheme, host, port)) for pod, host in ready for port in ports)
-        )
+    This and `read_pod` raise `DiscoveryError` for an object that cannot be one.
+    """
+    family = _FAMILIES.get(_typed(item, "addressType", str, ""))
+    if family is None:  # FQDN, which nothing makes
+        return Parsed()
+    ready = [host for each in _objects(item, "endpoints") if (host := _ready(each)) is not None]
+    declared = _declared(_objects(item, "ports"), "port")
+    ports = _chosen(declared, asked, may_be_undeclared=False)
+    if not ports and ready:
+        return Parsed(ports=tuple(declared))
+    _bound(len(ready) * len(ports))
+    return Parsed(tuple(Place(pod, family, worker_url(scheme, host, port)) for pod, host in ready for port in ports))
 
 
-class PodReader:
-    """Reads pods."""
-
-    def __init__(self, scheme: str, ports: Sequence[Port]) -> None:
-        self._scheme = scheme
-        self._ports = ports
-
-    def __call__(self, item: dict[str, Any], /) -> Parsed:
-        """Return a place per port of a ready pod."""
-        meta, status = _typed(item, "metadata", dict, {}), _typed(item, "status", dict, {})
-        host = _typed(status, "podIP", str, "")
-        conditions = {
-            _typed(each, "type", str, ""): _typed(each, "status", str, "") for each in _objects(status, "conditions")
-        }
-        if not host or meta.get("deletionTimestamp") is not None or conditions.get("Ready") != "True":
-            return Parsed()
-        containers = _objects(_typed(item, "spec", dict, {}), "containers")
-        declared = [port for each in containers for port in _declared(_objects(each, "ports"), "containerPort")]
-        ports = _chosen(declared, self._ports, may_be_undeclared=True)
-        if not ports:
-            return Parsed(ports=tuple(declared))
-        _bound(len(ports))
-        return Parsed(tuple(Place(host, 4, worker_url(self._scheme, host, port)) for port in ports))
+def read_pod(scheme: str, asked: Sequence[Port], item: dict[str, Any]) -> Parsed:
+    """Return a place per port of a ready pod."""
+    meta, status = _typed(item, "metadata", dict, {}), _typed(item, "status", dict, {})
+    host = _typed(status, "podIP", str, "")
+    conditions = {
+        _typed(each, "type", str, ""): _typed(each, "status", str, "") for each in _objects(status, "conditions")
+    }
+    if not host or meta.get("deletionTimestamp") is not None or conditions.get("Ready") != "True":
+        return Parsed()
+    containers = _objects(_typed(item, "spec", dict, {}), "containers")
+    declared = [port for each in containers for port in _declared(_objects(each, "ports"), "containerPort")]
+    ports = _chosen(declared, asked, may_be_undeclared=True)
+    if not ports:
+        return Parsed(ports=tuple(declared))
+    _bound(len(ports))
+    return Parsed(tuple(Place(host, 4, worker_url(scheme, host, port)) for port in ports))
 
 
 def urls(parsed: Iterable[Parsed], ports: Sequence[Port]) -> set[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from cachelb._core import AdmissionGate, HeldRequest
 from cachelb.errors import NoWorkerAvailable
@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from cachelb.types import RequestArguments
     from cachelb_lab.sim.workloads import Workload
 
+Placement: TypeAlias = "tuple[int, int, int, int]"
+"""The worker, the gateway's own number of the placement, the prompt tokens that it expects to be cached there, and the
+code of the reason."""
+
 
 class Gateway(Protocol):
     """Stands between requests and simulated workers. Times are simulated seconds and never go back."""
@@ -26,17 +30,11 @@ class Gateway(Protocol):
         """Name the codes that `select` gives for its picks."""
         ...
 
-    def select(self, request: int, tried: list[int], now: float) -> tuple[int, int, int, int] | None:
-        """Place the request of a workload row, not on workers that failed it; None if no worker can be picked.
-
-        Returns the worker, the gateway's own number of the placement, the prompt tokens it expects to be cached there,
-        and the code of the reason.
-        """
+    def select(self, request: int, tried: list[int], now: float) -> Placement | None:
+        """Place the request of a workload row, not on workers that failed it; None if no worker can be picked."""
         ...
 
-    def select_pair(
-        self, request: int, tried: list[int], now: float
-    ) -> tuple[tuple[int, int, int, int] | None, tuple[int, int, int, int]] | None:
+    def select_pair(self, request: int, tried: list[int], now: float) -> tuple[Placement | None, Placement] | None:
         """Place a request in a fleet with workers for prefill alone; None if no worker can be picked.
 
         Returns the placement for prefill, None if the other worker computes the prompt too, and the one for decode;
@@ -114,7 +112,7 @@ class RouterGateway:
         if admission is not None:
             self._gate, self._max_wait_s = AdmissionGate(self.router, dict(admission)), admission["max_wait_s"]
 
-    def select(self, request: int, tried: list[int], now: float) -> tuple[int, int, int, int] | None:
+    def select(self, request: int, tried: list[int], now: float) -> Placement | None:
         """Ask the router; see `Gateway.select`."""
         self._now = now
         try:
@@ -124,7 +122,7 @@ class RouterGateway:
         except NoWorkerAvailable:
             return None
 
-    def _admitted(self, gate: AdmissionGate[str], request: int, now: float) -> tuple[int, int, int, int] | None:
+    def _admitted(self, gate: AdmissionGate[str], request: int, now: float) -> Placement | None:
         if request in self._held:
             held, until_s = self._held.pop(request)
             tried: Any = held.try_again(now >= until_s)
@@ -155,9 +153,7 @@ class RouterGateway:
         """Process that a held request is given up."""
         self._held.pop(request)[0].give_up()
 
-    def select_pair(
-        self, request: int, tried: list[int], now: float
-    ) -> tuple[tuple[int, int, int, int] | None, tuple[int, int, int, int]] | None:
+    def select_pair(self, request: int, tried: list[int], now: float) -> tuple[Placement | None, Placement] | None:
         """Ask the router; see `Gateway.select_pair`."""
         self._now = now
         try:
@@ -176,7 +172,7 @@ class RouterGateway:
             "exclude": [self._names[at] for at in tried],
         }
 
-    def _opened(self, decision: Decision[str]) -> tuple[int, int, int, int]:
+    def _opened(self, decision: Decision[str]) -> Placement:
         self._next += 1
         self._open[self._next] = decision
         if decision.reason not in self.reasons:

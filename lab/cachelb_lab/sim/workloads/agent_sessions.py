@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from cachelb.common.arguments import MOST_TOKENS
 from cachelb.common.arguments import whole as whole_number
@@ -23,8 +22,7 @@ _ID_BITS = 32
 """Ids of a session, or of a shared prefix, are apart from those of others by what stands above these bits."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Prefix:
+class _Prefix(NamedTuple):
     """The shared prefix of sessions with tools and a system prompt of equal sizes."""
 
     number: int
@@ -98,10 +96,9 @@ class _Reader:
 
     def _prefix(self, row: Mapping[str, Any], where: str) -> _Prefix:
         sizes = whole(row, "tool_tokens", where), whole(row, "system_tokens", where)
-        known = self._prefixes.get(sizes)
-        if known is None:
-            known = self._prefixes[sizes] = _Prefix(self._scope(), sum(sizes) // ID_TOKENS)
-        return known
+        if sizes not in self._prefixes:
+            self._prefixes[sizes] = _Prefix(self._scope(), sum(sizes) // ID_TOKENS)
+        return self._prefixes[sizes]
 
 
 def read_agent_sessions(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -93,16 +94,11 @@ class Workload:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Workload):
             return NotImplemented
-        plain = ("name", "block_size", "seed", "session")
-        return (
-            all(getattr(self, key) == getattr(other, key) for key in plain)
-            and all(
-                np.array_equal(getattr(self, key), getattr(other, key), equal_nan=kind is np.float64)
-                for key, kind in _COLUMNS.items()
-            )
-            and np.array_equal(_patience(self), _patience(other), equal_nan=True)
-            and np.array_equal(_ends(self)[0], _ends(other)[0])
-            and np.array_equal(_ends(self)[1], _ends(other)[1])
+        mine, theirs = ((*attrgetter(*_COLUMNS)(each), _patience(each), *_ends(each)) for each in (self, other))
+        return all(
+            getattr(self, key) == getattr(other, key) for key in ("name", "block_size", "seed", "session")
+        ) and all(
+            np.array_equal(one, two, equal_nan=one.dtype == np.float64) for one, two in zip(mine, theirs, strict=True)
         )
 
     __hash__ = None  # type: ignore[assignment] # columns can be changed in place
@@ -166,14 +162,10 @@ class Workload:
             if getattr(self, key).dtype != kind or getattr(self, key).ndim != 1:
                 raise ValueError(f"{key} must be one column of {np.dtype(kind)}, got {getattr(self, key).dtype}")
         count = len(self)
-        lengths = {key: len(getattr(self, key)) for key in ("parent", "think_s", "prompt_tokens", "output_tokens")}
-        if self.session is not None:
-            lengths["session"] = len(self.session)
-        if self.abort_s is not None:
-            lengths["abort_s"] = len(self.abort_s)
-        for key, length in lengths.items():
-            if length != count:
-                raise ValueError(f"{key} has {length} rows, arrival_s has {count}")
+        for key in ("parent", "think_s", "prompt_tokens", "output_tokens", "session", "abort_s"):
+            column = getattr(self, key)
+            if column is not None and len(column) != count:
+                raise ValueError(f"{key} has {len(column)} rows, arrival_s has {count}")
         if self.block_size < 1:
             raise ValueError(f"block_size must be at least 1, got {self.block_size}")
         check_rows(self.prompt_tokens >= 1, "prompt_tokens must be at least 1", self.prompt_tokens)

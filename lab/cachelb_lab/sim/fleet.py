@@ -21,6 +21,12 @@ DEFAULT_MODEL = "llama-3-8b"
 _BLOCK_SIZE = 16
 _ROLES = ("both", "prefill", "decode")
 
+_NATIVE = (
+    *("block_size", "kv_blocks", "long_prefill_token_threshold", "watermark", "scheduler_reserve_full_isl"),
+    *("hold_after_preemption", "commit", "prefill_only", "role", "link_latency_s"),
+)
+"""Settings that the engine model takes as they are."""
+
 _LARGE_BYTES, _HUGE_BYTES = 70 * GIB, 160 * GIB
 _SMALL_BUDGET, _LARGE_BUDGET, _HUGE_BUDGET = 2_048, 8_192, 16_384
 _SMALL_SEQS, _LARGE_SEQS = 256, 1_024
@@ -184,21 +190,12 @@ class WorkerSpec:
             own = replace(own, pass_seconds=_TP4_PASS_SECONDS)
             timing = replace(timing, timing=own) if isinstance(timing, Scaled) else own
         return {
-            "block_size": self.block_size,
-            "kv_blocks": self.kv_blocks,
+            **{name: getattr(self, name) for name in _NATIVE},
             "max_num_batched_tokens": self.max_num_batched_tokens or budget,
             "max_num_seqs": self.max_num_seqs or seqs,
-            "long_prefill_token_threshold": self.long_prefill_token_threshold,
-            "watermark": self.watermark,
-            "scheduler_reserve_full_isl": self.scheduler_reserve_full_isl,
-            "hold_after_preemption": self.hold_after_preemption,
             "prefix_caching": self._caches_prefixes,
-            "commit": self.commit,
-            "prefill_only": self.prefill_only,
-            "role": self.role,
             "kv_bytes": float(self.model.kv_bytes),
             "link_bytes_per_s": self.link_bytes_per_s or _link(self.gpu) * self.tensor_parallel,
-            "link_latency_s": self.link_latency_s,
             "slowdown": list(self.slowdown),
             "timing": timing.native(self.gpu, self.model, self.tensor_parallel, self.cache_tokens),
             **({} if self.cache_layout is None else {"cache_layout": asdict(self.cache_layout)}),

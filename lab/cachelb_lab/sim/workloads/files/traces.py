@@ -276,19 +276,19 @@ def read_azure(path: str | Path, *, block_size: int = BLOCK_SIZE, limit: int | N
     if missing := [key for key in _AZURE_KEYS if key not in names]:
         needed = f"a CSV trace has {', '.join(_AZURE_KEYS)}"
         raise TraceError(f"{where}: the header lacks {', '.join(missing)}: {needed}, got {shown(header.strip())}")
-    places = [names.index(key) for key in _AZURE_KEYS]
     at_us: list[int] = []
     tokens: list[list[int]] = [[], []]
     for where, line in islice(lines, limit):
         values = line.strip().split(",")
         if len(values) != len(names):
             raise TraceError(f"{where}: expected {len(names)} values, got {len(values)}")
-        at_us.append(_timestamp_us(values[places[0]], where))
-        for column, place, key in zip(tokens, places[1:], _AZURE_KEYS[1:], strict=True):
-            written = values[place]
+        row = dict(zip(names, values, strict=True))
+        at_us.append(_timestamp_us(row[_AZURE_KEYS[0]], where))
+        for column, key in zip(tokens, _AZURE_KEYS[1:], strict=True):
+            written = row[key]
             if not written.isdecimal() or len(written) > _MOST_DIGITS or not 1 <= int(written) <= MOST_TOKENS:
                 raise TraceError(f"{where}: {key} must be a whole number from 1 to {MOST_TOKENS}, got {shown(written)}")
-            column.append(int(values[place]))
+            column.append(int(written))
     if not at_us:
         raise TraceError(f"{path}: no rows below the header")
     prompt_tokens = np.array(tokens[0], dtype=np.int64)

@@ -43,9 +43,6 @@ pub trait Host: Send + Sync + 'static {
     /// Returns the keys of the workers.
     fn workers(&self) -> Vec<Arc<str>>;
 
-    /// Returns a number that changes with the list of workers, or with a worker of it.
-    fn version(&self) -> u64;
-
     /// Returns what to connect to for the worker called `key`, which may hold credentials and is never to be shown;
     /// `None` if there is no such worker.
     fn target(&self, key: &str) -> Option<Arc<str>>;

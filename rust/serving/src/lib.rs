@@ -18,6 +18,6 @@ pub use headers::{Headers, UnknownHeader, exposed, retry_after, trimmed};
 pub use host::{
     Asked, Booked, Booking, Host, LARGE_BODY_BYTES, Moved, Picked, Refusal, Usage, off_thread,
 };
-pub use picking::{Chosen, Known, Query, RETRY_AFTER_S, Selected, Selecting, pick};
+pub use picking::{Chosen, Known, Query, RETRY_AFTER_S, Select, Selected, pick};
 pub use tls::{Certificates, Tls, TlsError, TlsVersion};
 pub use usage::PassingAnswer;

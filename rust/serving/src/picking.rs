@@ -50,10 +50,9 @@ impl Known {
         self.by_address.get(address)
     }
 
-    /// The workers that may be picked: those of a subset, or all that have an address. `None` for all there are, unless
-    /// others may come in between.
-    fn among(&self, subset: Option<&Subset>, may_grow: bool) -> Option<HashSet<Arc<str>>> {
-        if subset.is_none() && !may_grow && self.by_key.values().all(Option::is_some) {
+    /// The workers that may be picked: those of a subset, or all that have an address. `None` for all there are.
+    fn among(&self, subset: Option<&Subset>) -> Option<HashSet<Arc<str>>> {
+        if subset.is_none() && self.by_key.values().all(Option::is_some) {
             return None;
         }
         let admits = |address: &Arc<str>| subset.is_none_or(|subset| subset.admits(address));
@@ -72,8 +71,10 @@ pub struct Chosen<L> {
     pub rank: Option<u32>,
     /// The model that was routed by, empty for the default one.
     pub model: String,
-    /// The load there, `None` for a dry run.
-    pub load: Option<L>,
+    /// Requests in flight there, of a dry run.
+    pub inflight: u64,
+    /// The load there.
+    pub load: L,
 }
 
 /// Which workers a selection is among.
@@ -92,61 +93,39 @@ pub struct Query<'a> {
 /// The result of a selection: `None` for a request that waits, a [`Refusal`] if no worker may be picked.
 pub type Selected<T> = Result<Option<T>, Refusal>;
 
-/// Selects for one request.
-pub trait Selecting {
-    /// A load that is booked.
-    type Load;
+/// Selects for one request: picks a worker by the model of that name, or by the one that the request names, and books
+/// its load unless it is a dry run.
+pub type Select<'s, 'm, L> = &'s mut dyn FnMut(Option<&'m str>, Query<'_>) -> Selected<Chosen<L>>;
 
-    /// Picks a worker, and books its load unless it is a dry run; `None` for a request that waits.
-    ///
-    /// # Errors
-    ///
-    /// A [`Refusal`], if no worker may be picked.
-    fn select(&mut self, query: Query<'_>) -> Selected<Chosen<Self::Load>>;
-
-    /// Selects for another model from here on.
-    fn set_model(&mut self, model: &str);
-
-    /// Returns the names of the models that have workers of their own.
-    fn models(&self) -> Vec<String>;
-
-    /// Returns the requests in flight on a worker.
-    fn inflight(&self, chosen: &Chosen<Self::Load>) -> u64;
-}
-
-/// Selects among workers of any model, if that will do.
-fn select<L>(
-    selecting: &mut dyn Selecting<Load = L>,
-    asked: &Asked,
-    query: Query<'_>,
-) -> Selected<Chosen<L>> {
-    let found = selecting.select(query);
-    let has_none = |why: &Refusal| matches!(why.event, Event::NoModel | Event::NoWorker);
-    if !(asked.any_model && found.as_ref().is_err_and(has_none)) {
-        return found;
-    }
-    for model in selecting.models() {
-        selecting.set_model(&model);
-        let found = selecting.select(query);
-        if found.is_ok() {
-            return found;
-        }
-    }
-    Err(Refusal::no_worker(Some(RETRY_AFTER_S)))
-}
-
-/// Picks for a request: its endpoints, and the booked one; `None` if it waits. `may_grow`: `selecting` may find workers
-/// that are not `known`.
+/// Picks for a request: its endpoints, and the booked one; `None` if it waits. `models` have workers of their own: where
+/// any model will do, those of the request come first.
 ///
 /// # Errors
 ///
 /// A [`Refusal`], if no worker may be picked, or the request is shed.
-pub fn pick<L>(
-    selecting: &mut dyn Selecting<Load = L>,
-    asked: &Asked,
-    (known, may_grow): (&Known, bool),
+pub fn pick<'m, L>(
+    asked: &'m Asked,
+    known: &Known,
+    models: &[&'m str],
+    select: Select<'_, 'm, L>,
 ) -> Selected<(Vec<String>, Chosen<L>)> {
-    let among = known.among(asked.subset.as_ref(), may_grow);
+    let among = known.among(asked.subset.as_ref());
+    let mut model = asked.model.as_deref();
+    let mut select_any = |query| {
+        let found = select(model, query);
+        let has_none = |why: &Refusal| matches!(why.event, Event::NoModel | Event::NoWorker);
+        if !(asked.any_model && found.as_ref().is_err_and(has_none)) {
+            return found;
+        }
+        for other in models {
+            model = Some(*other);
+            let found = select(model, query);
+            if found.is_ok() {
+                return found;
+            }
+        }
+        Err(Refusal::no_worker(Some(RETRY_AFTER_S)))
+    };
     let dry = Query {
         among: among.as_ref(),
         exclude: &asked.exclude,
@@ -154,8 +133,7 @@ pub fn pick<L>(
         pinned: false,
     };
     if let Some(limit) = asked.shed_inflight
-        && let Some(chosen) = select(selecting, asked, dry)?
-        && selecting.inflight(&chosen) >= limit
+        && select_any(dry)?.is_some_and(|chosen| chosen.inflight >= limit)
     {
         return Err(Refusal::shed());
     }
@@ -163,7 +141,7 @@ pub fn pick<L>(
         dry_run: false,
         ..dry
     };
-    let Some(chosen) = select(selecting, asked, booking)? else {
+    let Some(chosen) = select_any(booking)? else {
         return Ok(None);
     };
     // The header with the rank goes to any worker that serves the request, but is right for one only.
@@ -176,7 +154,7 @@ pub fn pick<L>(
             ..dry
         };
         // Asking the router again costs less than an explanation, which has no ranks for policies without scores.
-        let Ok(Some(found)) = selecting.select(next) else {
+        let Ok(Some(found)) = select(model, next) else {
             break;
         };
         tried.push(found.key);

@@ -14,7 +14,7 @@ use crate::feeds::rank::{Access, Rank};
 use crate::feeds::streams::{Feeds, SharedStreams, Site, WorkerStreams};
 use crate::fleet::names::{TagKey, names_of};
 use crate::fleet::roster::{Registered, Roster, Worker, lock};
-use crate::fleet::worker::Profile;
+use crate::fleet::worker::{Eligibility, Profile, Role};
 use crate::indexes::shared_cache::SharedTerms;
 use crate::request::PoolId;
 use crate::request::hints::Model;
@@ -98,6 +98,35 @@ impl<T: Clone + Send + Sync> Registry<T> {
     pub fn worker(&self, key: &str) -> Result<Arc<Worker<T>>> {
         let worker = self.roster.now().worker(key).cloned();
         worker.ok_or_else(|| Error::UnknownWorker(key.to_owned()))
+    }
+
+    /// How many workers may take a whole request, if none has failed lately.
+    pub fn schedulable(&self, access: &impl Access, now: Millis) -> usize {
+        let registered = self.roster.now();
+        access.held(|selector| {
+            let takes = |name: &Arc<str>| {
+                let id = selector.fleet().find(name);
+                let condition = id.and_then(|id| selector.condition(id, now));
+                condition.is_some_and(|(profile, eligibility)| {
+                    profile.role != Role::Prefill
+                        && !matches!(eligibility, Eligibility::NotReady | Eligibility::Draining)
+                })
+            };
+            let workers = registered.workers();
+            let able = workers.filter(|worker| worker.names().iter().any(takes));
+            able.count()
+        })
+    }
+
+    /// Marks a worker, if it is registered, that fails its health check or passes it again.
+    pub fn set_healthy(&self, access: &impl Access, key: &str, healthy: bool) {
+        let registered = self.roster.now();
+        let names = registered.worker(key).map(|worker| worker.names());
+        access.held(|selector| {
+            for name in names.iter().flatten() {
+                selector.workers_mut().set_healthy(name, healthy);
+            }
+        });
     }
 
     /// In the child of a fork: registers the workers in a selector that is `anew`, and the shared caches, without their

@@ -125,10 +125,6 @@ impl Host for Fake {
         [A, B, FULL].map(Arc::from).into()
     }
 
-    fn version(&self) -> u64 {
-        0
-    }
-
     fn target(&self, key: &str) -> Option<Arc<str>> {
         Some(Arc::from(key))
     }

@@ -46,7 +46,7 @@ pub use self::admission::{AdmissionGate, HeldRequest};
 pub use self::fleet::Fleet;
 pub use self::keep::SnapshotPieces;
 #[cfg(feature = "serving")]
-pub use self::select::Ready;
+pub use self::select::{Kind, Ready};
 pub use self::share::message_origin;
 
 #[doc = stub!("Router")]

@@ -32,7 +32,7 @@ use cachelb::selector::Client;
 
 /// Which workers a selection is about.
 #[derive(Clone, Copy)]
-pub(super) struct Kind {
+pub struct Kind {
     /// The parts of a request that policies of the caller's pick for, the first worker to be picked last.
     pub wanted: &'static [Wanted],
     pub dry_run: bool,
@@ -41,8 +41,7 @@ pub(super) struct Kind {
 }
 
 /// The step of a selection under the lock.
-pub(super) type Step<'a, T> =
-    &'a (dyn Fn(&mut Selector, &mut Offers, &Request<'_>) -> Result<T> + Sync);
+pub type Step<'a, T> = &'a (dyn Fn(&mut Selector, &mut Offers, &Request<'_>) -> Result<T> + Sync);
 
 /// Result of a selection: a worker, or a request that waits.
 pub(super) enum Found<T> {
@@ -336,7 +335,7 @@ impl Ready {
 
     /// Runs `step` under the lock. Policies of the caller's are asked before, while nothing is locked, and again if
     /// what they picked was gone by the time it could be booked; in the end the rules in their place decide.
-    fn decide<T: Send>(
+    pub fn decide<T: Send>(
         &self,
         router: &Bound<'_, NativeRouter>,
         call: &Call,

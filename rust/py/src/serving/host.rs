@@ -4,33 +4,30 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use cachelb::selector::{Eligibility, Ending, Role, Usage as Counts, Wanted, Way};
+use cachelb::selector::{Passed, Wanted, Way};
 use cachelb_serving::{
-    Asked, Booked, Host, Known, LARGE_BODY_BYTES, Moved, Picked, Query, Refusal, Selected,
-    Selecting, Usage, off_thread, pick,
+    Asked, Host, Known, LARGE_BODY_BYTES, Picked, Refusal, Selected, off_thread,
 };
 use pyo3::prelude::*;
 use tokio::sync::Semaphore;
 
 use super::addresses::Addresses;
-use super::door::{Came, Door, Entrance};
+use super::admission::{Admission, Came, Held};
+use super::booking::Booking;
 use super::gate;
-use super::interpreted::Interpreted;
-use super::load::{Chosen, Load};
-use super::native::{failed, natively};
-use crate::arguments::MAX_TOKENS;
-use crate::decision::{Lease, Owner, header_pairs};
-use crate::router::NativeRouter;
+use super::select::{self, Selection, failed};
+use crate::arguments::prompt::with_detached_scratch;
+use crate::decision::Owner;
+use crate::router::{Fleet, NativeRouter};
 use crate::workers::Registered;
 
 /// A router and what its server keeps of it.
 #[derive(Debug)]
 pub struct RouterHost {
     router: Py<NativeRouter>,
-    owner: Arc<dyn Owner>,
+    pub owner: Arc<dyn Owner>,
     addresses: Addresses,
-    /// The admission, if there is one.
-    door: Option<Arc<Door>>,
+    pub admission: Option<Admission>,
     /// Permit to call the interpreter.
     interpreter: Arc<Semaphore>,
     /// How long a request waits for the interpreter in all.
@@ -39,25 +36,18 @@ pub struct RouterHost {
     late: AtomicU64,
 }
 
-/// How a request is selected for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum By {
-    Native,
-    Interpreted,
-}
-
 impl RouterHost {
     pub fn new(
         router: &Bound<'_, NativeRouter>,
         addresses: Addresses,
-        door: Option<Arc<Door>>,
+        admission: Option<Admission>,
         patience: Duration,
     ) -> Self {
         Self {
             router: router.clone().unbind(),
             owner: Arc::new(router.clone().unbind()),
             addresses,
-            door,
+            admission,
             interpreter: Arc::new(Semaphore::new(1)),
             patience,
             late: AtomicU64::new(0),
@@ -69,98 +59,83 @@ impl RouterHost {
         self.late.load(Ordering::Relaxed)
     }
 
+    pub fn router(&self) -> &NativeRouter {
+        self.router.get()
+    }
+
+    pub fn fleet(&self) -> &Fleet {
+        self.router().fleet.get()
+    }
+
     /// Whether the interpreter takes part in any selection.
     pub fn needs_python(&self) -> bool {
-        let router = self.router.get();
-        self.is_asked() || router.bodies.renders() || !router.engine.has_native_clock()
+        let router = self.router();
+        self.asks_policies() || router.bodies.renders() || !router.engine.has_native_clock()
     }
 
     fn registered(&self) -> Arc<Registered> {
-        self.router.get().fleet.get().registry.roster.now()
-    }
-
-    /// Whether the interpreter takes part in the selection for a request.
-    fn way(&self, asked: &Asked) -> By {
-        if self.renders(asked) || self.is_asked() {
-            By::Interpreted
-        } else {
-            By::Native
-        }
+        self.fleet().registry.roster.now()
     }
 
     /// Whether a policy of the caller's, or one beside, is asked.
-    fn is_asked(&self) -> bool {
-        self.router.get().customs.are_asked(Wanted::Whole, false)
+    fn asks_policies(&self) -> bool {
+        self.router().customs.are_asked(Wanted::Whole, false)
     }
 
     fn renders(&self, asked: &Asked) -> bool {
-        asked.body.is_some() && self.router.get().bodies.renders()
+        asked.body.is_some() && self.router().bodies.renders()
     }
 
-    fn selecting<R>(
+    /// Reads a request and has `work` select for it, by the interpreter if that `is_asked`.
+    fn selected<R>(
         &self,
-        way: By,
+        is_asked: bool,
         asked: &Asked,
-        entry: Entrance<'_>,
-        work: impl FnOnce(&Known, &mut dyn Selecting<Load = Load>) -> Selected<R>,
-    ) -> Result<Came<R>, Refusal> {
+        way: Option<&Way>,
+        work: impl FnOnce(&Known, &mut Selection<'_>) -> Selected<R>,
+    ) -> Result<Passed<R>, Refusal> {
         let registered = self.registered();
-        let known = self
-            .addresses
-            .of(&registered)
-            .map_err(|error| failed(&error))?;
-        match way {
-            By::Native => {
-                let _inside = gate::enter();
-                natively(
-                    self.router.get(),
-                    &self.owner,
-                    &registered,
-                    asked,
-                    entry,
-                    |natively| work(&known, natively),
-                )
+        let known = self.addresses.of(&registered);
+        let known = known.map_err(|error| failed(&error))?;
+        let entrance = way.and_then(|way| Some((&self.admission.as_ref()?.entry, way)));
+        with_detached_scratch(|scratch| {
+            let read_and_select = |python: Option<Bound<'_, NativeRouter>>| {
+                let mut selection =
+                    Selection::read(self, python, &registered, asked, entrance, scratch)?;
+                match (work(&known, &mut selection)?, selection.waits) {
+                    (Some(picked), _) => Ok(Passed::Picked(picked)),
+                    (None, Some((ticket, again_ms))) => Ok(Passed::Waits { ticket, again_ms }),
+                    (None, None) => Err(Refusal::failed()),
+                }
+            };
+            if is_asked {
+                return Python::attach(|py| read_and_select(Some(self.router.bind(py).clone())));
             }
-            By::Interpreted => Python::attach(|py| {
-                let router = self.router.bind(py).clone();
-                let mut interpreted =
-                    Interpreted::new(router, asked).map_err(|error| failed(&error))?;
-                let picked = work(&known, &mut interpreted)?;
-                picked.map(Came::Picked).ok_or_else(Refusal::failed)
-            }),
-        }
+            let _inside = gate::enter();
+            read_and_select(None)
+        })
     }
 
-    fn picked(self: &Arc<Self>, way: By, asked: Asked) -> Result<Picked, Refusal> {
-        self.tried(way, asked, None)?.now()
-    }
-
-    /// A try of a request to pass the `door`.
+    /// Picks for a request, which may pass the admission in this `way`.
     fn came(
         self: &Arc<Self>,
-        door: &Arc<Door>,
+        is_asked: bool,
         asked: Asked,
-        entry: &Way,
-    ) -> Result<Came<Picked>, Refusal> {
-        let came = self.tried(By::Native, asked, Some((door, entry)));
-        if matches!(entry, Way::Again(..)) || matches!(came, Ok(Came::Waits(..))) {
-            door.call_next(false);
+        way: Option<&Way>,
+    ) -> Result<Came, Refusal> {
+        let passed = self.selected(is_asked, &asked, way, |known, selection| {
+            selection.pick(known)
+        });
+        if way.is_some_and(|way| way.ticket().is_some())
+            || matches!(passed, Ok(Passed::Waits { .. }))
+        {
+            self.call_next(false);
         }
-        came
-    }
-
-    fn tried(
-        self: &Arc<Self>,
-        way: By,
-        asked: Asked,
-        entry: Entrance<'_>,
-    ) -> Result<Came<Picked>, Refusal> {
-        let came = self.selecting(way, &asked, entry, |known, selecting| {
-            pick(selecting, &asked, (known, way == By::Interpreted))
-        })?;
-        let (endpoints, chosen) = match came {
-            Came::Picked(picked) => picked,
-            Came::Waits(waiting) => return Ok(Came::Waits(waiting)),
+        let (endpoints, chosen) = match passed? {
+            Passed::Picked(picked) => picked,
+            Passed::Waits { ticket, again_ms } => {
+                return Ok(Came::Waits(Held::new(self, ticket, again_ms)));
+            }
         };
         let booking = Booking {
             host: Arc::clone(self),
@@ -171,208 +146,67 @@ impl RouterHost {
         Ok(Came::Picked(Picked::new(endpoints, Box::new(booking))))
     }
 
+    /// As [`Self::came`] without the interpreter, on another thread if it takes long.
+    pub async fn tried(self: &Arc<Self>, asked: Asked, way: Option<Way>) -> Result<Came, Refusal> {
+        let body = asked.body.as_ref();
+        let is_long = body.is_some_and(|body| body.len() > LARGE_BODY_BYTES);
+        let host = Arc::clone(self);
+        let come = move || host.came(false, asked, way.as_ref());
+        if is_long || !self.router().engine.has_native_clock() {
+            off_thread(come).await
+        } else {
+            come()
+        }
+    }
+
     /// The worker at an address.
     pub fn key_at(&self, address: &str) -> Option<Arc<str>> {
-        let registered = self.registered();
-        let known = self.addresses.of(&registered).ok()?;
+        let known = self.addresses.of(&self.registered()).ok()?;
         known.key_at(address).map(Arc::clone)
     }
 
     /// Books a request on a worker that served it though another one was picked.
-    pub fn book_on(&self, asked: &Asked, key: &Arc<str>) -> Result<Chosen, Refusal> {
-        let among = [Arc::clone(key)].into();
-        let query = Query {
-            among: Some(&among),
-            exclude: &[],
-            dry_run: false,
-            pinned: self.router.get().customs.decides(Wanted::Whole),
-        };
+    pub fn book_on(&self, asked: &Asked, key: &Arc<str>) -> Result<select::Picked, Refusal> {
         // With one candidate a policy has nothing to choose, but a rendered prompt is rendered again.
-        let way = if self.renders(asked) {
-            By::Interpreted
-        } else {
-            By::Native
-        };
-        self.selecting(way, asked, None, |_, selecting| selecting.select(query))?
-            .now()
-    }
-}
-
-/// A booking, with all that another one of the same request takes.
-pub struct Booking {
-    pub host: Arc<RouterHost>,
-    pub asked: Asked,
-    pub endpoint: String,
-    pub chosen: Chosen,
-}
-
-impl Booking {
-    /// Runs `step` on the load, if there is one. Errors are reported as unraisable, since no caller waits for them.
-    fn with(&self, step: impl FnOnce(&Lease) -> PyResult<()>) {
-        let _inside = gate::enter();
-        let load = self.chosen.load.as_ref();
-        if let Some(Err(error)) = load.map(|load| step(&load.lease)) {
-            Python::attach(|py| error.write_unraisable(py, None));
+        let passed = self.selected(self.renders(asked), asked, None, |_, selection| {
+            selection.pick_at(key)
+        })?;
+        match passed {
+            Passed::Picked(picked) => Ok(picked),
+            Passed::Waits { .. } => Err(Refusal::failed()),
         }
-    }
-
-    fn end(&self, ending: Ending, usage: Counts) {
-        self.with(|lease| lease.end(ending, usage, lease.engine.any_now()));
-    }
-}
-
-impl Booked for Booking {
-    fn worker(&self) -> &str {
-        &self.chosen.key
-    }
-
-    fn model(&self) -> &str {
-        &self.chosen.model
-    }
-
-    fn rank(&self) -> Option<u32> {
-        self.chosen.rank
-    }
-
-    fn headers(&self) -> Vec<(String, String)> {
-        let Chosen {
-            key, rank, load, ..
-        } = &self.chosen;
-        let pairs = load.as_ref().map(|load| {
-            let (reason, matched) = (load.reason, load.matched_tokens);
-            header_pairs(key, load.lease.id(), reason, matched, *rank)
-        });
-        (pairs.into_iter().flatten())
-            .map(|(name, value)| (name.to_owned(), value))
-            .collect()
-    }
-
-    fn served(&mut self, address: &str) -> Moved {
-        if address == self.endpoint {
-            return Moved::Fallback;
-        }
-        let Some(key) = self.host.key_at(address) else {
-            self.end(Ending::Cancelled, Counts::default());
-            return Moved::Unknown;
-        };
-        self.error(502, None);
-        let Ok(chosen) = self.host.book_on(&self.asked, &key) else {
-            return Moved::Unbooked;
-        };
-        self.chosen = chosen;
-        address.clone_into(&mut self.endpoint);
-        Moved::Fallback
-    }
-
-    fn forget_prompt(&mut self) {
-        self.asked.body = None;
-    }
-
-    fn first_token(&mut self) {
-        self.with(|lease| lease.first_token(None));
-    }
-
-    fn tokens(&mut self, count: u64) {
-        self.with(|lease| lease.tokens(None, count.min(MAX_TOKENS)));
-    }
-
-    fn stores_response(&self) -> bool {
-        let load = self.chosen.load.as_ref();
-        load.is_some_and(|load| load.lease.client.responses.is_some())
-    }
-
-    fn response(&mut self, id: &str) {
-        self.with(|lease| lease.responded(None, id));
-    }
-
-    fn complete(&mut self, usage: Usage) {
-        self.with(|lease| {
-            let mut refused = 0;
-            let mut count = |count: Option<u64>| {
-                let known = count.filter(|count| *count <= MAX_TOKENS);
-                refused += u64::from(count.is_some() && known.is_none());
-                known
-            };
-            let counts = Counts {
-                cached_tokens: count(usage.cached_tokens),
-                prompt_tokens: count(usage.prompt_tokens),
-                output_tokens: count(usage.output_tokens),
-            };
-            if refused > 0 {
-                lease.refuse(None, refused)?;
-            }
-            lease.end(Ending::Completed, counts, lease.engine.any_now())
-        });
-    }
-
-    fn disconnected(&mut self) {
-        self.with(|lease| lease.disconnected(lease.engine.any_now()));
-    }
-
-    fn error(&mut self, status: u16, retry_after_s: Option<f64>) {
-        let ending = Ending::of_status(status).unwrap_or(Ending::Cancelled);
-        self.with(|lease| lease.fail(None, ending, retry_after_s, lease.engine.any_now()));
-    }
-
-    fn cancel(&mut self) {
-        self.end(Ending::Cancelled, Counts::default());
     }
 }
 
 impl Host for RouterHost {
     async fn pick(self: &Arc<Self>, asked: Asked) -> Result<Picked, Refusal> {
-        let host = Arc::clone(self);
-        if host.way(&asked) == By::Interpreted {
-            let (interpreter, patience) = (Arc::clone(&host.interpreter), host.patience);
-            let (own, request) = (Arc::clone(&host), asked.clone());
+        if self.renders(&asked) || self.asks_policies() {
+            let interpreter = Arc::clone(&self.interpreter);
+            let (host, request) = (Arc::clone(self), asked.clone());
             // The permit goes with the work: a call that hangs keeps it, and all others wait their time and no longer.
             let work = async move {
                 let permit = interpreter.acquire_owned().await;
                 let work = move || {
                     let _permit = permit;
-                    own.picked(By::Interpreted, request)
+                    host.came(true, request, None)
                 };
                 off_thread(work).await
             };
-            match tokio::time::timeout(patience, work).await {
-                Ok(picked) => return picked,
-                Err(_) => host.late.fetch_add(1, Ordering::Relaxed),
+            match tokio::time::timeout(self.patience, work).await {
+                Ok(came) => return came?.now(),
+                Err(_) => self.late.fetch_add(1, Ordering::Relaxed),
             };
         }
-        let is_long = asked
-            .body
-            .as_ref()
-            .is_some_and(|body| body.len() > LARGE_BODY_BYTES);
-        if let Some(door) = host.door.as_ref().filter(|_| !asked.any_model) {
-            let tried = |entry: Way| {
-                let (host, door, asked) = (Arc::clone(&host), Arc::clone(door), asked.clone());
-                let come = move || host.came(&door, asked, &entry);
-                async move {
-                    if is_long {
-                        off_thread(come).await
-                    } else {
-                        come()
-                    }
-                }
-            };
-            return door.admit(tried).await;
+        if let Some(admission) = self.admission.as_ref().filter(|_| !asked.any_model) {
+            return self.admit(admission, asked).await;
         }
-        if is_long || !host.router.get().engine.has_native_clock() {
-            return off_thread(move || host.picked(By::Native, asked)).await;
-        }
-        host.picked(By::Native, asked)
+        self.tried(asked, None).await?.now()
     }
 
     fn workers(&self) -> Vec<Arc<str>> {
         let registered = self.registered();
-        registered
-            .workers()
-            .map(|seat| Arc::clone(&seat.key))
-            .collect()
-    }
-
-    fn version(&self) -> u64 {
-        self.registered().version()
+        let keys = registered.workers().map(|seat| Arc::clone(&seat.key));
+        keys.collect()
     }
 
     fn target(&self, key: &str) -> Option<Arc<str>> {
@@ -381,36 +215,17 @@ impl Host for RouterHost {
     }
 
     fn schedulable(&self) -> usize {
-        let (registered, engine) = (self.registered(), &self.router.get().engine);
+        let engine = &*self.router().engine;
         let now = engine.any_now();
         let _inside = gate::enter();
-        engine.held(|selector| {
-            let takes = |name: &Arc<str>| {
-                let id = selector.fleet().find(name);
-                let condition = id.and_then(|id| selector.condition(id, now));
-                condition.is_some_and(|(profile, eligibility)| {
-                    profile.role != Role::Prefill
-                        && !matches!(eligibility, Eligibility::NotReady | Eligibility::Draining)
-                })
-            };
-            let seats = registered.workers();
-            seats.filter(|seat| seat.names().iter().any(takes)).count()
-        })
+        self.fleet().registry.schedulable(engine, now)
     }
 
     fn set_health(&self, worker: &str, is_healthy: bool) {
-        let registered = self.registered();
-        let Some(seat) = registered.worker(worker) else {
-            return;
-        };
-        let (names, engine) = (seat.names(), &self.router.get().engine);
+        let engine = &*self.router().engine;
         let _inside = gate::enter();
-        let marked = engine.caught(|selector| {
-            for name in &names {
-                selector.workers_mut().set_healthy(name, is_healthy);
-            }
-        });
-        if let Err(error) = marked.and_then(|()| engine.released()) {
+        (self.fleet().registry).set_healthy(engine, worker, is_healthy);
+        if let Err(error) = engine.released() {
             failed(&error);
         }
     }

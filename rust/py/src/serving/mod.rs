@@ -5,12 +5,11 @@
 //! a thread of its own, for a time that is limited.
 
 mod addresses;
-mod door;
+mod admission;
+mod booking;
 mod gate;
 mod host;
-mod interpreted;
-mod load;
-mod native;
+mod select;
 mod service;
 
 use std::time::Duration;

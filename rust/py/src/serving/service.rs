@@ -8,7 +8,7 @@ use pyo3::prelude::*;
 use pyo3::types::{IntoPyDict, PyDict};
 
 use super::addresses::Addresses;
-use super::door::Door;
+use super::admission::Admission;
 use super::host::RouterHost;
 use super::seconds;
 use crate::engine::lock;
@@ -35,12 +35,11 @@ impl<S: Send + Sync> Service<S> {
         addresses: Addresses,
     ) -> PyResult<Self> {
         let patience = seconds(given.number("policy_timeout_s", ABOVE_ZERO)?);
-        let door = given.or_none("admission", |settings| {
-            Door::read(&router.get().engine, settings.cast()?)
+        let admission = given.or_none("admission", |settings| {
+            Admission::read(&router.get().engine, settings.cast()?)
         })?;
-        let has_door = door.is_some();
-        let host = RouterHost::new(router, addresses, door, patience);
-        if has_door && host.needs_python() {
+        let host = RouterHost::new(router, addresses, admission, patience);
+        if host.admission.is_some() && host.needs_python() {
             return Err(PyValueError::new_err(format!(
                 "an admission of {name} is for routers whose policy, shadow, renderer and clock are native: leave it \
                  out, or those in Python"

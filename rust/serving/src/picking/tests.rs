@@ -4,7 +4,6 @@ use super::*;
 #[derive(Default)]
 struct First {
     workers: Vec<&'static str>,
-    model: String,
     /// The model that the workers serve.
     serves: &'static str,
     rank: Option<u32>,
@@ -12,11 +11,10 @@ struct First {
     booked: Vec<Arc<str>>,
 }
 
-impl Selecting for First {
-    type Load = ();
-
-    fn select(&mut self, query: Query<'_>) -> Result<Option<Chosen<()>>, Refusal> {
-        if self.model != self.serves {
+impl First {
+    fn select(&mut self, model: Option<&str>, query: Query<'_>) -> Selected<Chosen<bool>> {
+        let model = model.unwrap_or_default();
+        if model != self.serves {
             return Err(Refusal::no_model());
         }
         let admits = |key: &&&str| {
@@ -31,21 +29,10 @@ impl Selecting for First {
         Ok(Some(Chosen {
             key,
             rank: self.rank,
-            model: self.model.clone(),
-            load: (!query.dry_run).then_some(()),
+            model: model.to_owned(),
+            inflight: self.inflight,
+            load: !query.dry_run,
         }))
-    }
-
-    fn set_model(&mut self, model: &str) {
-        model.clone_into(&mut self.model);
-    }
-
-    fn models(&self) -> Vec<String> {
-        vec!["other".to_owned(), self.serves.to_owned()]
-    }
-
-    fn inflight(&self, _chosen: &Chosen<()>) -> u64 {
-        self.inflight
     }
 }
 
@@ -68,8 +55,11 @@ fn three() -> (First, Known) {
 }
 
 fn endpoints(first: &mut First, known: &Known, asked: &Asked) -> Result<Vec<String>, Refusal> {
-    let (endpoints, chosen) = pick(first, asked, (known, false))?.expect("nothing waits");
-    assert_eq!(chosen.load, Some(()));
+    let models = ["other", first.serves];
+    let mut select = |model: Option<&str>, query: Query<'_>| first.select(model, query);
+    let picked = pick(asked, known, &models, &mut select)?;
+    let (endpoints, chosen) = picked.expect("nothing waits");
+    assert!(chosen.load, "the first endpoint is booked");
     Ok(endpoints)
 }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,7 @@ from cachelb import _core
 from cachelb.sources.http import address_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from typing import Self
 
     from cachelb.events import KvSink
@@ -120,50 +121,42 @@ class Tap:
     def connected(self, key: str, dp_rank: int | None, replayable: bool) -> int | None:  # noqa: FBT001 - the seam
         """Begin or continue a stream."""
         start = self._router.event_sink.connected(key, dp_rank, replayable)
-        with self._changed:
-            notes = self._notes(dp_rank)
+        with self._noting(dp_rank) as notes:
             notes.connected = True
             if notes.replay_from is None:
                 notes.replay_from = start
-            self._changed.notify_all()
         return start
 
     def live(self, key: str, dp_rank: int | None, seq: int | None, payload: bytes) -> tuple[int, int | None]:
         """Process a live message."""
         done = self._router.event_sink.live(key, dp_rank, seq, payload)
-        with self._changed:
-            notes = self._notes(dp_rank)
+        with self._noting(dp_rank) as notes:
             notes.live += 1
             if seq is None:
                 notes.unnumbered += 1
             else:
                 _count(notes, seq)
             self._read(dp_rank, payload)
-            self._changed.notify_all()
         return done
 
     def replayed(self, key: str, dp_rank: int | None, seq: int, payload: bytes) -> int:
         """Process a batch of a replay."""
         applied = self._router.event_sink.replayed(key, dp_rank, seq, payload)
-        with self._changed:
-            notes = self._notes(dp_rank)
+        with self._noting(dp_rank) as notes:
             if notes.replay_complete is None:  # later ones close gaps, which the live messages show
                 notes.replayed += 1
                 notes.last_replayed = seq
                 if notes.first_replayed is None:
                     notes.first_replayed = seq
             self._read(dp_rank, payload)
-            self._changed.notify_all()
         return applied
 
     def replay_ended(self, key: str, dp_rank: int | None, complete: bool) -> int | None:  # noqa: FBT001 - the seam
         """Process the end of a replay."""
         start = self._router.event_sink.replay_ended(key, dp_rank, complete)
-        with self._changed:
-            notes = self._notes(dp_rank)
+        with self._noting(dp_rank) as notes:
             if notes.replay_complete is None:
                 notes.replay_complete = complete
-            self._changed.notify_all()
         return start
 
     def disconnected(self, key: str, dp_rank: int | None) -> None:
@@ -172,8 +165,12 @@ class Tap:
 
     # --- notes ---
 
-    def _notes(self, dp_rank: int | None) -> StreamNotes:
-        return self.streams.setdefault(dp_rank, StreamNotes())
+    @contextmanager
+    def _noting(self, dp_rank: int | None) -> Iterator[StreamNotes]:
+        """Change the notes on a stream, of which waiting threads are notified."""
+        with self._changed:
+            yield self.streams.setdefault(dp_rank, StreamNotes())
+            self._changed.notify_all()
 
     def _read(self, rank: int | None, payload: bytes) -> None:
         """Take a message apart."""

@@ -127,7 +127,7 @@ impl Request<'_> {
 }
 
 /// The outcome of a selection.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Pick {
     /// Position of the worker in the offers.
     pub offer: usize,

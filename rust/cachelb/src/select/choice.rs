@@ -2,43 +2,18 @@
 
 use cachelb_core::block_tracker::Origin;
 use cachelb_core::error::{Error, Result};
-use cachelb_core::load::Known;
 use cachelb_events::FeedState;
-use cachelb_policy::{Active, Choice, Reason, Rng, Rule, View};
+use cachelb_policy::{Active, Choice, Reason, Rule, View};
 
 use crate::bookings::LoadBook;
-use crate::bookings::ledger::WorkerState;
-use crate::fleet::Fleet;
 use crate::fleet::offers::Offers;
 use crate::indexes::pool::Pool;
 use crate::indexes::reusable::Usable;
 use crate::indexes::rules::choose_pinned;
 use crate::request::{Pick, Request, Wanted};
+use crate::select::Step;
 use crate::select::rows::Rows;
 use crate::settings::Settings;
-
-/// A decision that nothing was booked for yet.
-#[derive(Debug, Clone)]
-pub(crate) struct Decided {
-    pub choice: Choice,
-    pub pick: Pick,
-    /// The generator after the choice.
-    pub rng: Rng,
-    /// Scores by which the rule ranked the rows, if it returned them.
-    pub scores: Option<Vec<Known>>,
-    /// State of the picked worker, if it is to be recorded.
-    pub state: Option<WorkerState>,
-}
-
-/// A request, its candidates, and the rules' view of them.
-pub(crate) struct Scene<'a> {
-    pub fleet: &'a Fleet,
-    pub pool: &'a Pool,
-    pub rows: &'a Rows,
-    pub offers: &'a Offers,
-    pub request: &'a Request<'a>,
-    pub view: View<'a>,
-}
 
 /// View of `rows` for the rules of `pool`, with the loads of `book`.
 pub(crate) fn view<'a>(
@@ -81,79 +56,103 @@ pub(crate) fn view<'a>(
     }
 }
 
-impl<'a> Scene<'a> {
-    /// The rule that decides.
-    pub fn rule(&self) -> &'a dyn Rule {
-        self.pool.rules.get(self.request.wanted)
+impl Step<'_, '_> {
+    /// The rules' view of the candidates as they are now, in which the one that decides leaves its scores.
+    pub fn view(&self) -> View<'_> {
+        let (s, request) = (&*self.selector, self.request);
+        let (pool, rows) = (&s.pools[request.pool], &s.candidates.rows);
+        View {
+            scores: Some(&rows.scores),
+            ..view(
+                &s.settings,
+                pool,
+                &s.bookings.book,
+                rows,
+                self.offers,
+                request,
+            )
+        }
     }
 
-    /// The choice of the rule, or the pinned one.
-    pub fn decide(&self, rng: &Rng) -> Result<Decided> {
-        if self.rows.is_empty() {
+    /// Decides among the candidates: by the rule, or as pinned.
+    pub fn decide(&mut self) -> Result<()> {
+        let choice = self.choose();
+        let is_refused = matches!(choice, Err(Error::NoCandidate | Error::Refused(_)));
+        // At a gate it may try again.
+        if is_refused && !self.dry_run && self.request.passage.is_none() {
+            self.selector.bookings.ledger.counters.no_worker += 1;
+        }
+        self.scores = self.selector.candidates.rows.scores.take();
+        self.take(choice?);
+        Ok(())
+    }
+
+    fn choose(&mut self) -> Result<Choice> {
+        let mut rng = self.rng.clone();
+        let view = self.view();
+        if view.rows.is_empty() {
             return Err(Error::NoCandidate);
         }
-        let mut rng = rng.clone();
         let choice = match self.request.pinned {
-            Some(pinned) => choose_pinned(&self.view, pinned, &mut rng).ok_or(Error::Moved)?,
+            Some(pinned) => choose_pinned(&view, pinned, &mut rng).ok_or(Error::Moved)?,
             None => match self.remembering() {
                 Some(row) => Choice::pinned(row, Reason::Continuation),
-                None => self.rule().choose(&self.view, &mut rng),
+                None => self.rule().choose(&view, &mut rng),
             },
         };
         if choice.refused {
             return Err(Error::Refused(choice.reason.name()));
         }
-        Ok(Decided {
-            scores: self.rows.scores.take(),
-            ..self.decided(choice, rng)
-        })
+        self.rng = rng;
+        Ok(choice)
+    }
+
+    /// The rule that decides.
+    pub fn rule(&self) -> &dyn Rule {
+        self.pool().rules.get(self.request.wanted)
     }
 
     /// The row of the worker that keeps the part that the prompt of the request lacks.
     fn remembering(&self) -> Option<usize> {
         let continues = self.request.family.is_some_and(|family| family.continues);
         let continues = continues && self.request.wanted != Wanted::Prefill;
-        let home = self.rows.home.filter(|_| continues)?;
-        self.rows.iter().position(|row| row.order == home)
+        let home = self.rows().home.filter(|_| continues)?;
+        self.rows().iter().position(|row| row.order == home)
     }
 
-    /// The decision that follows from a choice among the rows.
-    pub fn decided(&self, mut choice: Choice, rng: Rng) -> Decided {
-        let (row, rule) = (self.rows[choice.row], self.rule());
-        if self.request.pinned.is_none() && rule.properties().goes_by_events {
+    /// Takes a choice among the rows.
+    pub fn take(&mut self, mut choice: Choice) {
+        let (s, request) = (&*self.selector, self.request);
+        let (pool, rows, rule) = (self.pool(), self.rows(), self.rule());
+        let row = rows[choice.row];
+        if request.pinned.is_none() && rule.properties().goes_by_events {
             choice.reason = self.without_events(choice.reason, row.slot);
         }
-        let usable = Usable::by_slot(self.fleet, self.pool, self.request)(row.slot);
-        let best = self.rows.best_reusable;
-        let matched_tokens = usable.tokens(self.rows.reached(choice.row));
-        let pick = Pick {
+        let usable = Usable::by_slot(&s.fleet, pool, request)(row.slot);
+        let best = rows.best_reusable;
+        let matched_tokens = usable.tokens(rows.reached(choice.row));
+        self.pick = Pick {
             offer: row.offer as usize,
-            wanted: self.request.wanted,
-            pool: self.request.pool,
+            wanted: request.wanted,
+            pool: request.pool,
             higher_is_better: rule.properties().higher_is_better,
-            reason: if self.rows.len() == 1 {
+            reason: if rows.len() == 1 {
                 Reason::OnlyOne
             } else {
                 choice.reason
             },
             matched_tokens,
-            shared_tokens: matched_tokens - usable.tokens(self.rows.own(choice.row)),
-            held_tokens: usable.tokens(self.pool.held(&row)),
-            best_matched_tokens: best.unwrap_or_else(|| usable.tokens(self.rows.best_overlap)),
+            shared_tokens: matched_tokens - usable.tokens(rows.own(choice.row)),
+            held_tokens: usable.tokens(pool.held(&row)),
+            best_matched_tokens: best.unwrap_or_else(|| usable.tokens(rows.best_overlap)),
             booking: None,
         };
-        Decided {
-            choice,
-            pick,
-            rng,
-            scores: None,
-            state: None,
-        }
+        self.choice = choice;
     }
 
     /// The reason of a pick by a rule that goes by events: another one if the worker has events and they did not decide.
     fn without_events(&self, by: Reason, slot: u32) -> Reason {
-        let feed = self.fleet.feed_in(slot, self.request);
+        let feed = self.selector.fleet.feed_in(slot, self.request);
         match (by, self.request.blocks, feed) {
             (Reason::Prefix | Reason::Cold, Some((_, Origin::Text)), Some(_)) => Reason::TextOnly,
             (Reason::Prefix | Reason::Cold, _, Some(feed)) if feed.state == FeedState::Suspect => {
@@ -165,8 +164,8 @@ impl<'a> Scene<'a> {
 
     /// Prompt tokens the picked worker must compute, by the index of the pool's own rules: an index that only a shadow
     /// uses moves no load.
-    pub fn uncached(&self, pick: &Pick) -> u64 {
-        let known = self.pool.knows_placements;
-        self.request.prompt_tokens - if known { pick.matched_tokens } else { 0 }
+    pub fn uncached(&self) -> u64 {
+        let known = self.pool().knows_placements;
+        self.request.prompt_tokens - if known { self.pick.matched_tokens } else { 0 }
     }
 }

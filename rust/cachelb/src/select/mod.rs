@@ -15,8 +15,8 @@ use std::sync::Arc;
 
 use cachelb_core::error::{Error, Result};
 use cachelb_core::ids::{Millis, WorkerId};
-use cachelb_core::load::Work;
-use cachelb_policy::{Choice, Memo, View};
+use cachelb_core::load::{BookingId, Known, Work};
+use cachelb_policy::{Choice, Memo, Rng};
 
 use crate::Selector;
 use crate::bookings::Booking;
@@ -24,10 +24,12 @@ use crate::bookings::ledger::{Ending, Record, ShadowPick, Usage, WorkerState};
 use crate::fleet::health::Health;
 use crate::fleet::offers::Offers;
 use crate::fleet::worker::Profile;
+use crate::indexes::pool::Pool;
 use crate::indexes::reusable::Usable;
 use crate::request::{Pick, Request, Wanted};
-use crate::select::choice::{Decided, Scene, view};
-use crate::select::trace::{Seen, Trace, explain};
+use crate::select::choice::view;
+use crate::select::rows::Rows;
+use crate::select::trace::{KEPT_ROWS, Seen, explain};
 
 impl Selector {
     /// Picks one of `offers`, books its load and records the placement.
@@ -36,12 +38,7 @@ impl Selector {
     /// [`Error::DuplicateWorker`] if two offers have one name, [`Error::NoCandidate`] if none may be picked; the offers'
     /// eligibilities then have the reasons. [`Error::Moved`] if the pinned offer is no candidate any more.
     pub fn select(&mut self, offers: &mut Offers, request: &Request<'_>) -> Result<Pick> {
-        let mut step = Step::new(self, offers, request, false);
-        step.look()?;
-        let (decided, uncached) = step.decide(true)?;
-        // To decode alone means that another worker computes the prompt.
-        let prefills = request.wanted != Wanted::Decode;
-        step.commit(&decided, u64::from(prefills) * uncached)
+        Step::new(self, offers, request, false).run()
     }
 
     /// The next pick, and the candidates as it sees them. Changes nothing.
@@ -55,8 +52,9 @@ impl Selector {
     ) -> Result<(Pick, Vec<Seen>)> {
         let mut step = Step::new(self, offers, request, true);
         step.look()?;
-        let (decided, _) = step.decide(false)?;
-        Ok((decided.pick, explain(&step.scene(), decided)))
+        step.decide()?;
+        let seen = explain(&mut step);
+        Ok((step.pick, seen))
     }
 
     /// As [`Self::preview`] without the candidates, which take time for every worker.
@@ -64,18 +62,24 @@ impl Selector {
     /// # Errors
     /// As [`Selector::select`].
     pub fn peek(&mut self, offers: &mut Offers, request: &Request<'_>) -> Result<Pick> {
-        let mut step = Step::new(self, offers, request, true);
-        step.look()?;
-        Ok(step.decide(false)?.0.pick)
+        Step::new(self, offers, request, true).run()
     }
 }
 
-/// One request on its way through a selector.
+/// One request on its way through a selector, and the decision once it is made.
 pub(crate) struct Step<'a, 'r> {
     pub selector: &'a mut Selector,
     pub offers: &'a mut Offers,
     pub request: &'a Request<'r>,
     pub dry_run: bool,
+    /// The choice among the rows.
+    pub choice: Choice,
+    /// Its answer, of which nothing is booked yet.
+    pub pick: Pick,
+    /// The generator, after the choice if there is one.
+    pub rng: Rng,
+    /// Scores by which the rule ranked the rows, if it returned them.
+    pub scores: Option<Vec<Known>>,
 }
 
 impl<'a, 'r> Step<'a, 'r> {
@@ -86,11 +90,33 @@ impl<'a, 'r> Step<'a, 'r> {
         dry_run: bool,
     ) -> Self {
         Self {
+            rng: selector.rng.clone(),
             selector,
             offers,
             request,
             dry_run,
+            choice: Choice::default(),
+            pick: Pick::default(),
+            scores: None,
         }
+    }
+
+    /// From the candidates to the booking, unless this is a dry run.
+    fn run(&mut self) -> Result<Pick> {
+        self.look()?;
+        self.decide()?;
+        // To decode alone means that another worker computes the prompt.
+        self.commit(self.request.wanted != Wanted::Decode)
+    }
+
+    /// The rules and blocks of its model.
+    pub fn pool(&self) -> &Pool {
+        &self.selector.pools[self.request.pool]
+    }
+
+    /// Its candidates.
+    pub fn rows(&self) -> &Rows {
+        &self.selector.candidates.rows
     }
 
     /// Fills in eligibilities, and makes the rows of the candidates.
@@ -137,74 +163,34 @@ impl<'a, 'r> Step<'a, 'r> {
         Ok(())
     }
 
-    /// The candidates as they are now.
-    pub fn scene(&self) -> Scene<'_> {
-        let (s, offers, request) = (&*self.selector, &*self.offers, self.request);
-        let (pool, rows) = (&s.pools[request.pool], &s.candidates.rows);
-        Scene {
-            fleet: &s.fleet,
-            pool,
-            rows,
-            offers,
-            request,
-            view: View {
-                scores: Some(&rows.scores),
-                ..view(&s.settings, pool, &s.bookings.book, rows, offers, request)
-            },
-        }
+    /// Keeps the candidates of the decision as they are now. Returns the state of the picked worker, if it is to be
+    /// recorded.
+    fn note(&mut self) -> Option<WorkerState> {
+        let mut entry = self.selector.trace.next(self.request.number, self.offers);
+        let scores = self.scores.take();
+        let view = self.view();
+        entry.fill(self, &view, scores, KEPT_ROWS);
+        let is_recorded = self.selector.settings.records > 0;
+        let state = is_recorded.then(|| WorkerState::of(&view, &view.rows[self.choice.row]));
+        self.selector.trace.keep(entry);
+        state
     }
 
-    /// Keeps the candidates of a decision, as they are before the booking.
-    fn note(&self, trace: &mut Trace, scene: &Scene<'_>, decided: &mut Decided) {
-        trace.record(scene, decided);
-        if self.selector.settings.records > 0 {
-            let row = &scene.rows[decided.choice.row];
-            decided.state = Some(WorkerState::of(&scene.view, row));
-        }
-    }
-
-    /// Decides among the candidates. Returns the prompt tokens that the picked worker must compute, too. `notes` keeps
-    /// the candidates for the trace; the decision must be booked then.
-    pub fn decide(&mut self, notes: bool) -> Result<(Decided, u64)> {
-        let mut trace = std::mem::take(&mut self.selector.trace);
-        let scene = self.scene();
-        let decided = scene.decide(&self.selector.rng).map(|mut decided| {
-            if notes {
-                self.note(&mut trace, &scene, &mut decided);
-            }
-            let uncached = scene.uncached(&decided.pick);
-            (decided, uncached)
-        });
-        let s = &mut *self.selector;
-        s.trace = trace;
-        let is_refused = matches!(decided, Err(Error::NoCandidate | Error::Refused(_)));
-        // At a gate it may try again.
-        if is_refused && !self.dry_run && self.request.passage.is_none() {
-            s.bookings.ledger.counters.no_worker += 1;
-        }
-        decided
-    }
-
-    /// Notes an earlier decision as it is seen now, and books it, unless this is a dry run.
-    pub fn take(&mut self, mut decided: Decided, prefill_tokens: u64) -> Result<Pick> {
+    /// Books the decision unless this is a dry run, places its blocks, passes it to the rules and records it. The load of
+    /// the prompt is booked with it if the worker `prefills`.
+    pub fn commit(&mut self, prefills: bool) -> Result<Pick> {
         if self.dry_run {
-            return Ok(decided.pick);
+            return Ok(self.pick);
         }
-        let mut trace = std::mem::take(&mut self.selector.trace);
-        self.note(&mut trace, &self.scene(), &mut decided);
-        self.selector.trace = trace;
-        self.commit(&decided, prefill_tokens)
-    }
-
-    /// Books a noted decision with so many tokens to be computed, places its blocks, passes it to the rules and records it.
-    pub fn commit(&mut self, decided: &Decided, prefill_tokens: u64) -> Result<Pick> {
+        let state = self.note();
+        let prefill_tokens = u64::from(prefills) * self.uncached();
         let (s, request) = (&mut *self.selector, self.request);
-        let worker = s.fleet.resolve(&self.offers[decided.pick.offer]);
+        let worker = s.fleet.resolve(&self.offers[self.pick.offer]);
         let worker = worker.ok_or(Error::NoCandidate)?;
         let work = Work {
             prompt_tokens: request.prompt_tokens,
             prefill_tokens,
-            estimate_ms: decided.choice.estimate_ms,
+            estimate_ms: self.choice.estimate_ms,
             block_size: s.pools[request.pool].block_size,
         };
         let book = &mut s.bookings.book;
@@ -221,13 +207,13 @@ impl<'a, 'r> Step<'a, 'r> {
         {
             book.hold(booking, request.pool.0, hashes);
         }
-        if decided.choice.cold {
+        if self.choice.cold {
             book.loads.mark_cold_pick(worker);
         }
         if let Some(sharing) = &mut s.sharing {
             sharing.booked(&s.fleet, (booking, worker), request.pool, work);
         }
-        s.rng = decided.rng.clone();
+        s.rng = self.rng.clone();
         if let Err(error) = self.place(worker, booking) {
             let s = &mut *self.selector;
             s.bookings.drop_followed(worker, booking);
@@ -247,14 +233,11 @@ impl<'a, 'r> Step<'a, 'r> {
             let tried = |health: &mut Health| health.tried(booking, breaker, request.now);
             s.fleet.change_health(worker, tried);
         }
-        let (shadows, memos) = self.settle(decided);
-        let pick = Pick {
-            booking: Some(booking),
-            ..decided.pick
-        };
+        self.pick.booking = Some(booking);
+        let (shadows, memos) = self.settle();
         let ledger = &mut self.selector.bookings.ledger;
-        ledger.decided(&pick, &shadows);
-        self.record(&pick, worker, decided.state, (shadows, memos));
+        ledger.decided(&self.pick, &shadows);
+        self.record((worker, booking), state, (shadows, memos));
         if let (Some(hashes), Some((_, origin))) = (request.stored, request.blocks) {
             let stored = Request {
                 blocks: Some((hashes, origin)),
@@ -263,11 +246,11 @@ impl<'a, 'r> Step<'a, 'r> {
             self.selector.answered(booking, &stored)?;
         }
         self.housekeep();
-        Ok(pick)
+        Ok(self.pick)
     }
 
     /// Passes the rule its choice, and lets the shadows decide.
-    fn settle(&mut self, decided: &Decided) -> (Box<[ShadowPick]>, Vec<Memo>) {
+    fn settle(&mut self) -> (Box<[ShadowPick]>, Vec<Memo>) {
         let s = &mut *self.selector;
         let (book, rows) = (&s.bookings.book, &s.candidates.rows);
         let (offers, request) = (&*self.offers, self.request);
@@ -283,22 +266,20 @@ impl<'a, 'r> Step<'a, 'r> {
                 reason: choice.reason,
                 matched_tokens: u64::from(is_served)
                     * usable(row.slot).tokens(rows.reached(choice.row)),
-                agrees: is_served && row.offer as usize == decided.pick.offer,
+                agrees: is_served && row.offer as usize == self.pick.offer,
             }
         };
         let rules = &mut s.pools[request.pool].rules;
-        rules.settle(&view, decided.choice, request, pick)
+        rules.settle(&view, self.choice, request, pick)
     }
 
     fn record(
         &mut self,
-        pick: &Pick,
-        worker: WorkerId,
+        (worker, booking): (WorkerId, BookingId),
         state: Option<WorkerState>,
         (shadows, memos): (Box<[ShadowPick]>, Vec<Memo>),
     ) {
-        let (s, request) = (&mut *self.selector, self.request);
-        let Some(booking) = pick.booking else { return };
+        let (s, request, pick) = (&mut *self.selector, self.request, &self.pick);
         if let Some(capture) = &mut s.capture {
             capture.add(request, s.pools[request.pool].block_size);
         }

@@ -1,7 +1,7 @@
 //! A prefill and a decode worker for one request, both or neither.
 
 use cachelb_core::error::{Error, Result};
-use cachelb_policy::{Candidate, Handover, PairChoice, Pairing, Prefiller, Reason, Rng};
+use cachelb_policy::{Candidate, Handover, PairChoice, Pairing, Prefiller, Reason};
 
 use crate::Selector;
 use crate::admission::Passage;
@@ -11,7 +11,7 @@ use crate::fleet::worker::Eligibility;
 use crate::indexes::reusable::Usable;
 use crate::request::{Pick, Request, Wanted};
 use crate::select::Step;
-use crate::select::choice::{Decided, view};
+use crate::select::choice::view;
 
 /// When a pair is worth it.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
@@ -62,12 +62,9 @@ impl Selector {
             ..*request
         };
         let pair = Pair {
-            selector: self,
-            offers,
+            decode: Step::new(self, offers, &decode, dry_run),
             prefill: &prefill,
-            decode: &decode,
             terms,
-            dry_run,
         };
         if is_weighed {
             pair.weigh()
@@ -79,21 +76,19 @@ impl Selector {
 
 /// Both halves of a request on their way through a selector.
 struct Pair<'a, 'r> {
-    selector: &'a mut Selector,
-    offers: &'a mut Offers,
+    decode: Step<'a, 'r>,
     prefill: &'a Request<'r>,
-    decode: &'a Request<'r>,
     terms: PairTerms,
-    dry_run: bool,
 }
 
 impl<'r> Pair<'_, 'r> {
+    /// The prefill half, whose draws follow those of the decode half.
     fn prefill_step(&mut self) -> Step<'_, 'r> {
-        Step::new(self.selector, self.offers, self.prefill, self.dry_run)
-    }
-
-    fn decode_step(&mut self) -> Step<'_, 'r> {
-        Step::new(self.selector, self.offers, self.decode, self.dry_run)
+        let decode = &mut self.decode;
+        Step {
+            rng: decode.rng.clone(),
+            ..Step::new(decode.selector, decode.offers, self.prefill, decode.dry_run)
+        }
     }
 
     /// Runs `work` on other rows and on eligibilities as they were before the decode half, whose own come back after it.
@@ -102,108 +97,88 @@ impl<'r> Pair<'_, 'r> {
         before: &[(u32, Eligibility)],
         work: impl FnOnce(&mut Self) -> Result<T>,
     ) -> Result<T> {
-        let decoding = self.offers.ruled_out();
-        self.offers.restore(before);
-        self.selector.candidates.swap();
+        let decoding = self.decode.offers.ruled_out();
+        self.decode.offers.restore(before);
+        self.decode.selector.candidates.swap();
         let outcome = work(self);
-        self.selector.candidates.swap();
+        self.decode.selector.candidates.swap();
         if outcome.is_ok() {
-            self.offers.restore(&decoding);
+            self.decode.offers.restore(&decoding);
         }
         outcome
     }
 
     /// The decode half by its rule, then the prefill half by its own.
     fn decide(mut self) -> Result<(Option<Pick>, Pick)> {
-        let before = self.offers.ruled_out();
-        let mut step = self.decode_step();
-        step.look()?;
-        let (mut decoder, uncached) = step.decide(false)?;
+        let before = self.decode.offers.ruled_out();
+        self.decode.look()?;
+        self.decode.decide()?;
         let mut prefiller = None;
-        if uncached >= self.terms.uncached_token_threshold.unwrap_or(0) {
-            let half = self.aside(&before, |pair| pair.decide_prefill(&decoder))?;
-            if let Some((pick, rng)) = half {
-                prefiller = Some(pick);
-                decoder.rng = rng;
-            }
+        if self.decode.uncached() >= self.terms.uncached_token_threshold.unwrap_or(0) {
+            prefiller = self.aside(&before, Self::decide_prefill)?;
         }
-        self.finish(decoder, uncached, prefiller)
+        self.finish(prefiller)
     }
 
-    /// The prefill half, and the generator after it; `None` if the decode worker is to do it itself.
-    fn decide_prefill(&mut self, decoder: &Decided) -> Result<Option<(Pick, Rng)>> {
-        let is_alone = self.terms.fallback;
+    /// The prefill half; `None` if the decode worker is to do it itself.
+    fn decide_prefill(&mut self) -> Result<Option<Pick>> {
+        let (is_alone, decoder) = (self.terms.fallback, self.decode.pick.offer);
         let mut step = self.prefill_step();
-        match step.look() {
-            Err(Error::NoCandidate) if is_alone => return Ok(None),
-            looked => looked?,
-        }
-        // The second draw follows the first.
-        let rng = std::mem::replace(&mut step.selector.rng, decoder.rng.clone());
-        let decided = step.decide(false);
-        step.selector.rng = rng;
-        let (decided, uncached) = match decided {
+        match step.look().and_then(|()| step.decide()) {
             Err(Error::NoCandidate) if is_alone => return Ok(None),
             decided => decided?,
-        };
-        if decided.pick.offer == decoder.pick.offer {
+        }
+        if step.pick.offer == decoder {
             return Ok(None);
         }
-        let rng = decided.rng.clone();
-        Ok(Some((step.take(decided, uncached)?, rng)))
+        let pick = step.commit(true)?;
+        self.decode.rng = step.rng;
+        Ok(Some(pick))
     }
 
     /// Both halves by the rule that weighs pairs.
     fn weigh(mut self) -> Result<(Option<Pick>, Pick)> {
-        let before = self.offers.ruled_out();
-        self.decode_step().look()?;
-        if self.selector.candidates.rows.is_empty() {
+        let before = self.decode.offers.ruled_out();
+        self.decode.look()?;
+        if self.decode.rows().is_empty() {
             return self.none();
         }
-        let (prefiller, mut choice, rng) = self.aside(&before, Self::weigh_aside)?;
-        let step = self.decode_step();
-        let scene = step.scene();
-        let decoder = Decided {
-            scores: Some(std::mem::take(&mut choice.decode_scores)),
-            ..scene.decided(choice.decode, rng)
-        };
-        let uncached = scene.uncached(&decoder.pick);
-        self.finish(decoder, uncached, prefiller)
+        let (prefiller, choice) = self.aside(&before, Self::weigh_aside)?;
+        self.decode.scores = Some(choice.decode_scores);
+        self.decode.take(choice.decode);
+        self.finish(prefiller)
     }
 
     /// Decides both halves and books the prefill half, while the rows of the decode half are aside.
-    fn weigh_aside(&mut self) -> Result<(Option<Pick>, PairChoice, Rng)> {
+    fn weigh_aside(&mut self) -> Result<(Option<Pick>, PairChoice)> {
         match self.prefill_step().look() {
             Err(Error::NoCandidate) if self.terms.fallback => {}
             looked => looked?,
         }
-        let mut rng = self.selector.rng.clone();
-        let Some(mut choice) = self.choose(&mut rng) else {
+        let Some(mut choice) = self.choose() else {
             return self.none();
         };
         let Some(picked) = choice.prefill else {
-            return Ok((None, choice, rng));
+            return Ok((None, choice));
         };
         let mut step = self.prefill_step();
-        let scene = step.scene();
-        let decided = Decided {
-            scores: Some(std::mem::take(&mut choice.prefill_scores)),
-            ..scene.decided(picked, rng.clone())
-        };
-        let uncached = scene.uncached(&decided.pick);
-        let pick = step.take(decided, uncached)?;
-        Ok((Some(pick), choice, rng))
+        step.scores = Some(std::mem::take(&mut choice.prefill_scores));
+        step.take(picked);
+        let pick = step.commit(true)?;
+        Ok((Some(pick), choice))
     }
 
     fn none<T>(&mut self) -> Result<T> {
-        let ledger = &mut self.selector.bookings.ledger;
-        ledger.counters.no_worker += u64::from(!self.dry_run && self.decode.passage.is_none());
+        let is_counted = !self.decode.dry_run && self.decode.request.passage.is_none();
+        let ledger = &mut self.decode.selector.bookings.ledger;
+        ledger.counters.no_worker += u64::from(is_counted);
         Err(Error::NoCandidate)
     }
 
     /// `None` if no worker may compute the prompt.
-    fn choose(&self, rng: &mut Rng) -> Option<PairChoice> {
-        let (s, decode) = (&*self.selector, self.decode);
+    fn choose(&mut self) -> Option<PairChoice> {
+        let step = &mut self.decode;
+        let (s, offers, decode) = (&*step.selector, &*step.offers, step.request);
         let (rows, aside) = (&s.candidates.rows, &s.candidates.aside);
         let pool = &s.pools[decode.pool];
         let is_alone = rows.is_empty() && self.terms.fallback;
@@ -218,39 +193,35 @@ impl<'r> Pair<'_, 'r> {
             }
         };
         let book = &s.bookings.book;
-        let view = |rows, request| view(&s.settings, pool, book, rows, self.offers, request);
+        let view = |rows, request| view(&s.settings, pool, book, rows, offers, request);
         let pairing = Pairing {
             prefill: view(rows, self.prefill),
             decode: view(aside, decode),
             prefiller: &prefiller,
             handover: self.terms.handover,
         };
-        pool.rules.pair_rule()?.choose_pair(&pairing, rng)
+        pool.rules.pair_rule()?.choose_pair(&pairing, &mut step.rng)
     }
 
-    /// Books the decode half, with the prefill of so many tokens unless `prefiller` does it, whose booking ends if that
-    /// fails.
-    fn finish(
-        mut self,
-        mut decoder: Decided,
-        uncached: u64,
-        prefiller: Option<Pick>,
-    ) -> Result<(Option<Pick>, Pick)> {
+    /// Books the decode half, with the prefill unless `prefiller` does it, whose booking ends if that fails.
+    fn finish(mut self, prefiller: Option<Pick>) -> Result<(Option<Pick>, Pick)> {
+        let step = &mut self.decode;
         if prefiller.is_none() {
-            decoder.pick.reason = Reason::LocalDecode;
+            step.pick.reason = Reason::LocalDecode;
         }
         let Some(prefill) = prefiller.and_then(|pick| pick.booking) else {
-            return Ok((prefiller, self.decode_step().take(decoder, uncached)?));
+            return Ok((prefiller, step.commit(true)?));
         };
         // The rule learns from the rows it saw, but the index has changed with that booking.
-        self.selector.pools[self.decode.pool].look_up(self.decode);
-        let committed = self.decode_step().take(decoder, 0);
+        let request = step.request;
+        step.selector.pools[request.pool].look_up(request);
+        let committed = step.commit(false);
         if let Ok(Pick { booking, .. }) = &committed {
-            let book = &mut self.selector.bookings.book;
+            let book = &mut step.selector.bookings.book;
             booking.inspect(|&decode| book.pair(prefill, decode));
         } else {
-            let (usage, now) = (Usage::default(), self.decode.now);
-            self.selector.end(prefill, Ending::Cancelled, usage, now);
+            let (selector, usage) = (&mut *step.selector, Usage::default());
+            selector.end(prefill, Ending::Cancelled, usage, request.now);
         }
         Ok((prefiller, committed?))
     }

@@ -139,22 +139,21 @@ impl Survey {
     pub fn of(selector: &mut Selector, offers: &mut Offers, request: &Request<'_>) -> Result<Self> {
         let mut step = Step::new(selector, offers, request, true);
         step.look()?;
-        let scene = step.scene();
-        if scene.rows.is_empty() {
+        let (rows, view) = (step.rows(), step.view());
+        if rows.is_empty() {
             return Err(Error::NoCandidate);
         }
-        let (rows, view) = (scene.rows, &scene.view);
         let mut cells = Vec::with_capacity(Column::ALL.len() * rows.len());
         for column in Column::ALL {
-            let cell =
-                |row: &Candidate| column.cell(view, row, scene.offers[row.offer as usize].rank);
+            let rank = |row: &Candidate| step.offers[row.offer as usize].rank;
+            let cell = |row| column.cell(&view, row, rank(row));
             cells.extend(rows.iter().map(cell));
         }
         Ok(Self {
             offers: rows.iter().map(|row| row.offer).collect(),
             cells: cells.into(),
-            seed: step.selector.rng.clone().bits(),
-            shadow_seeds: scene.pool.rules.shadow_seeds(),
+            seed: step.rng.clone().bits(),
+            shadow_seeds: step.pool().rules.shadow_seeds(),
         })
     }
 }

@@ -10,16 +10,16 @@ use std::sync::Arc;
 use cachelb_core::ids::Medium;
 use cachelb_core::load::Known;
 use cachelb_events::FeedState;
-use cachelb_policy::{Candidate, Media};
+use cachelb_policy::{Candidate, Media, View};
 
 use crate::fleet::offers::Offers;
 use crate::fleet::worker::Eligibility;
-use crate::select::choice::{Decided, Scene};
+use crate::select::Step;
 
 /// Decisions kept.
 const KEPT: usize = 256;
 /// Candidates kept of one decision.
-const KEPT_ROWS: usize = 64;
+pub(crate) const KEPT_ROWS: usize = 64;
 
 /// How leading blocks are known, and where they lie.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -76,12 +76,13 @@ impl Deref for Seen {
 }
 
 /// All offers to a decision, and the terms of the scores of the candidates among them.
-pub(crate) fn explain(scene: &Scene<'_>, mut decided: Decided) -> Vec<Seen> {
-    let mut entry = Entry::default();
-    entry.fill(scene, &mut decided, usize::MAX);
-    let mut seen: Vec<Seen> = entry.seen(|offer| &scene.offers[offer].name).collect();
-    let terms = scene.rule().terms(&scene.view);
-    for (row, terms) in scene.rows.iter().zip(terms) {
+pub(crate) fn explain(step: &mut Step<'_, '_>) -> Vec<Seen> {
+    let (mut entry, scores) = (Entry::default(), step.scores.take());
+    let view = step.view();
+    entry.fill(step, &view, scores, usize::MAX);
+    let mut seen: Vec<Seen> = entry.seen(|offer| &step.offers[offer].name).collect();
+    let terms = step.rule().terms(&view);
+    for (row, terms) in view.rows.iter().zip(terms) {
         seen[row.offer as usize].terms = terms;
     }
     seen
@@ -115,7 +116,7 @@ type Evidence = (Held, Option<FeedState>);
 
 /// Candidates of one decision, in little memory: every decision writes them anew.
 #[derive(Debug, Default)]
-struct Entry {
+pub(crate) struct Entry {
     number: u64,
     names: Names,
     /// The offer that was picked.
@@ -129,27 +130,32 @@ struct Entry {
 
 impl Entry {
     /// Keeps the offers; of more than `limit`, the picked one and holders, or without any, the first.
-    fn fill(&mut self, scene: &Scene<'_>, decided: &mut Decided, limit: usize) {
+    pub fn fill(
+        &mut self,
+        step: &Step<'_, '_>,
+        view: &View<'_>,
+        scores: Option<Vec<Known>>,
+        limit: usize,
+    ) {
         self.rows.clear();
         self.scores.clear();
         self.evidence.clear();
-        self.picked = decided.pick.offer as u32;
-        let (rows, offers, rule) = (scene.rows, scene.offers, scene.rule());
+        self.picked = step.pick.offer as u32;
+        let (rows, offers, rule) = (step.rows(), &*step.offers, step.rule());
         let ranked = limit == usize::MAX || rule.properties().scored_in_passing;
-        let scores = decided.scores.take();
         if offers.len() > limit {
             let score = |at: usize| match &scores {
                 Some(scores) => scores[at],
-                None => Known::from(ranked.then(|| rule.score(&scene.view, at)).flatten()),
+                None => Known::from(ranked.then(|| rule.score(view, at)).flatten()),
             };
-            self.fill_some(scene, limit, score);
+            self.fill_some(step, view, limit, score);
             return;
         }
-        let scores = scores.or_else(|| ranked.then(|| rule.scores(&scene.view)));
-        if rows.len() == offers.len() && !scene.fleet.has_events {
+        let scores = scores.or_else(|| ranked.then(|| rule.scores(view)));
+        if rows.len() == offers.len() && !step.selector.fleet.has_events {
             // The common case, without a question per row.
             self.rows
-                .extend(rows.iter().map(|row| Row::new(scene, row)));
+                .extend(rows.iter().map(|row| Row::new(step, view, row)));
             self.scores = scores.unwrap_or_else(|| vec![Known::UNKNOWN; rows.len()]);
             return;
         }
@@ -158,47 +164,64 @@ impl Entry {
             match candidates.next_if(|(_, row)| row.offer == offer) {
                 Some((at, row)) => {
                     let score = scores.as_ref().map_or(Known::UNKNOWN, |scores| scores[at]);
-                    self.push(scene, (at, row), score);
+                    self.push(step, view, (at, row), score);
                 }
-                None => self.push_absent(scene, offer, eligibility),
+                None => self.push_absent(step, view, offer, eligibility),
             }
         }
     }
 
-    fn fill_some(&mut self, scene: &Scene<'_>, limit: usize, score: impl Fn(usize) -> Known) {
-        let any_holds = scene.rows.best_overlap > 0;
+    fn fill_some(
+        &mut self,
+        step: &Step<'_, '_>,
+        view: &View<'_>,
+        limit: usize,
+        score: impl Fn(usize) -> Known,
+    ) {
+        let any_holds = step.rows().best_overlap > 0;
         let mut left = limit - 1;
-        for (at, row) in scene.rows.iter().enumerate() {
+        for (at, row) in step.rows().iter().enumerate() {
             let picked = row.offer == self.picked;
             let wanted = row.overlap > 0 || !any_holds;
             if picked || (wanted && left > 0) {
                 left -= usize::from(!picked);
-                self.push(scene, (at, row), score(at));
+                self.push(step, view, (at, row), score(at));
             } else if left == 0 && row.offer > self.picked {
                 break;
             }
         }
     }
 
-    fn push(&mut self, scene: &Scene<'_>, (at, row): (usize, &Candidate), score: Known) {
-        self.rows.push(Row::new(scene, row));
+    fn push(
+        &mut self,
+        step: &Step<'_, '_>,
+        view: &View<'_>,
+        (at, row): (usize, &Candidate),
+        score: Known,
+    ) {
+        self.rows.push(Row::new(step, view, row));
         self.scores.push(score);
-        if scene.fleet.has_events {
-            self.evidence
-                .push(evidence(scene, row, scene.view.media.get(at)));
+        if step.selector.fleet.has_events {
+            self.evidence.push(evidence(step, row, view.media.get(at)));
         }
     }
 
     /// Keeps an offer that was no candidate.
-    fn push_absent(&mut self, scene: &Scene<'_>, offer: u32, eligibility: Eligibility) {
+    fn push_absent(
+        &mut self,
+        step: &Step<'_, '_>,
+        view: &View<'_>,
+        offer: u32,
+        eligibility: Eligibility,
+    ) {
         let unseen = Candidate::unseen(0, offer, Candidate::NO_SLOT);
         self.rows.push(Row {
             eligibility,
             weight: 0.0,
-            ..Row::new(scene, &unseen)
+            ..Row::new(step, view, &unseen)
         });
         self.scores.push(Known::UNKNOWN);
-        if scene.fleet.has_events {
+        if step.selector.fleet.has_events {
             self.evidence.push(Evidence::default());
         }
     }
@@ -223,24 +246,24 @@ impl Entry {
 }
 
 impl Row {
-    fn new(scene: &Scene<'_>, row: &Candidate) -> Self {
+    fn new(step: &Step<'_, '_>, view: &View<'_>, row: &Candidate) -> Self {
         Self {
             offer: row.offer,
             overlap_blocks: row.overlap,
-            held_blocks: scene.pool.held(row),
+            held_blocks: step.pool().held(row),
             inflight: row.inflight,
             eligibility: Eligibility::Candidate,
             matched_tokens: row.matched_tokens,
             pending_prefill_tokens: row.pending_prefill_tokens,
-            decode_blocks: scene.view.load(row).decode_blocks,
+            decode_blocks: view.load(row).decode_blocks,
             weight: row.weight,
         }
     }
 }
 
 /// How the blocks of a row are known, and where they lie.
-fn evidence(scene: &Scene<'_>, row: &Candidate, media: Option<&Media>) -> Evidence {
-    let events = scene.fleet.feed_in(row.slot, scene.request);
+fn evidence(step: &Step<'_, '_>, row: &Candidate, media: Option<&Media>) -> Evidence {
+    let events = step.selector.fleet.feed_in(row.slot, step.request);
     let events = events.map(|feed| feed.state);
     let mut held = Held {
         shared: media.map_or(0, |media| media.external.1 - media.external.0),
@@ -251,7 +274,7 @@ fn evidence(scene: &Scene<'_>, row: &Candidate, media: Option<&Media>) -> Eviden
     }
     let on_device = Media::on_device(row.overlap);
     let media = media.unwrap_or(&on_device);
-    if let (Some(state), Some(answer)) = (events, scene.pool.answer()) {
+    if let (Some(state), Some(answer)) = (events, step.pool().answer()) {
         let gpu = answer.confirmed(row.slot).min(media.gpu);
         let length = |(start, end): (u32, u32)| end - start;
         let announced = [gpu, length(media.cpu), length(media.disk)];
@@ -289,16 +312,18 @@ impl Trace {
         Some(entry.seen(|offer| &entry.names[offer]).collect())
     }
 
-    /// Keeps a decision, in the memory of the oldest one once there are enough.
-    pub(crate) fn record(&mut self, scene: &Scene<'_>, decided: &mut Decided) {
-        let mut entry = if self.entries.len() == KEPT {
-            self.entries.pop_front().unwrap_or_default()
-        } else {
-            Entry::default()
-        };
-        entry.number = scene.request.number;
-        entry.names = self.names(scene.offers);
-        entry.fill(scene, decided, KEPT_ROWS);
+    /// To keep decision `number` in, in the memory of the oldest one once there are enough.
+    pub(crate) fn next(&mut self, number: u64, offers: &Offers) -> Entry {
+        let is_full = self.entries.len() == KEPT;
+        let oldest = is_full.then(|| self.entries.pop_front()).flatten();
+        Entry {
+            number,
+            names: self.names(offers),
+            ..oldest.unwrap_or_default()
+        }
+    }
+
+    pub(crate) fn keep(&mut self, entry: Entry) {
         self.entries.push_back(entry);
     }
 

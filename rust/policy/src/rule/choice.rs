@@ -6,7 +6,7 @@ use crate::rule::reason::Reason;
 use crate::rule::view::{View, cold_spread};
 
 /// Outcome of a rule.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Choice {
     /// Index into the view's rows.
     pub row: usize,

@@ -2,7 +2,7 @@
 
 cachelb_core::named! {
     /// Why a worker was picked. Fallbacks are never silent: each has its own name.
-    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
     #[non_exhaustive]
     Reason {
         /// The worker holds the longest useful prefix.
@@ -66,6 +66,7 @@ cachelb_core::named! {
         /// The caller named the worker.
         Pinned = "pinned",
         /// There was one candidate.
+        #[default]
         OnlyOne = "only-one",
         /// No worker can meet the objective.
         SloUnattainable = "slo-unattainable",

@@ -19,6 +19,7 @@
 mod admission;
 mod assembly;
 mod bookings;
+mod changes;
 mod error;
 mod feeds;
 mod fleet;
@@ -42,6 +43,7 @@ pub use router::state::Restored;
 pub use router::{MOST_KEY_BYTES, Router};
 pub use selector::{Ending, Usage};
 
+use changes::LocalChange;
 use selector::Selector;
 
 pub mod selector;

@@ -277,11 +277,9 @@ impl Selector {
     /// # Errors
     /// [`Error::Invariant`] naming the first disagreement.
     pub fn validate(&self) -> Result<()> {
-        let remote = self.sharing.as_ref().map(|sharing| sharing.bookings());
-        let is_remote = |id| remote.as_ref().is_some_and(|remote| remote.contains(&id));
-        self.bookings.validate(is_remote)?;
+        self.bookings.validate()?;
         self.gates.validate()?;
-        self.sharing.as_ref().map_or(Ok(()), |s| s.validate())?;
+        (self.sharing.as_ref()).map_or(Ok(()), |sharing| sharing.validate(&self.bookings))?;
         let book = self.book();
         for (name, id) in self.fleet.ids() {
             if self.fleet.member(id).is_none() || book.loads.get(id).is_none() {

@@ -286,7 +286,7 @@ mod tests {
     }
 
     fn blocks(bookings: &Bookings) -> usize {
-        bookings.validate(|_| false).unwrap();
+        bookings.validate().unwrap();
         bookings.followed.blocks
     }
 

@@ -7,11 +7,11 @@ use cachelb_core::ids::{Millis, WorkerId};
 use cachelb_core::load::{BookingId, Report};
 use cachelb_events::sizes_fit;
 
-use crate::Selector;
 use crate::bookings::ledger::{Ending, Usage};
 use crate::fleet::block_sizes::Facts;
 use crate::fleet::health::Sleep;
 use crate::fleet::worker::{Member, Profile};
+use crate::{LocalChange, Selector};
 
 /// The workers of a selector, to change them.
 #[derive(Debug)]
@@ -40,7 +40,7 @@ impl Workers<'_> {
         if let Some(member) = s.fleet.member(id) {
             s.pools.add_worker(id, member);
         }
-        s.sharing_mut().book_waiting(now);
+        s.publish(LocalChange::Added(now));
         self.seat_reader(name, id);
         id
     }
@@ -234,9 +234,7 @@ impl Workers<'_> {
         let Some(id) = s.fleet.find(name) else {
             return false;
         };
-        if let Some(sharing) = &mut s.sharing {
-            sharing.cleared(id, name);
-        }
+        s.publish(LocalChange::CacheLost(id));
         self.lose_cache(id, false);
         if let Some(member) = self.0.fleet.member_mut(id) {
             member.restart(now);
@@ -308,7 +306,7 @@ impl Workers<'_> {
         let Some((id, order)) = s.fleet.remove(name) else {
             return false;
         };
-        s.sharing_mut().unbook(id);
+        s.publish(LocalChange::Removed(id));
         s.bookings.remove_worker(id);
         for booking in s.bookings.book.bookings.payloads_mut() {
             let rules = &mut s.pools[booking.pool].rules;

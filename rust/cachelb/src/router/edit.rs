@@ -5,8 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use cachelb_core::ids::{Medium, Millis};
-use cachelb_share::{About, Word, fingerprint};
+use cachelb_share::{About, Word};
 
+use crate::LocalChange;
 use crate::error::{Error, Result};
 use crate::feeds::rank::Access;
 use crate::fleet::block_sizes::{EngineKind, Facts};
@@ -75,7 +76,7 @@ impl<T: Clone + Send + Sync, A: Access> Edit<'_, T, A> {
         self.access.held(|selector| {
             let (done, words) = work(selector);
             if own {
-                selector.sharing_mut().publish_changes(key, words);
+                selector.publish(LocalChange::Worker(key, words));
             }
             done
         })
@@ -261,10 +262,9 @@ impl<T: Clone + Send + Sync, A: Access> Edit<'_, T, A> {
         if self.change.now().models.contains_key(&model) {
             return false;
         }
-        let shared = fingerprint(&reader.hasher, Some(&model));
         let id = self.access.held(|selector| {
             let id = selector.add_pool(settings);
-            selector.sharing_mut().share_pool(shared);
+            selector.publish(LocalChange::Model(&reader.hasher, &model));
             id
         });
         self.registry.edit_readers(|readers| readers.push(reader));

@@ -2,14 +2,13 @@
 
 use cachelb_core::ids::{Millis, WorkerId};
 use cachelb_core::load::BookingId;
-use cachelb_policy::Ended;
 
-use crate::Selector;
 use crate::bookings::Booking;
 use crate::bookings::ledger::{Ending, Usage};
 use crate::fleet::failing_prompts::Verdict;
 use crate::fleet::health::{Blame, Health, is_overdue};
 use crate::request::FamilyName;
+use crate::{LocalChange, Selector};
 
 impl Selector {
     /// The first token of a booking arrived: its placement is real.
@@ -60,10 +59,7 @@ impl Selector {
             self.fleet.change_health(worker, |h| h.answered(now));
             self.acquit(booking.mark, now);
             first_token.and_then(|_| self.check_speed(worker));
-            if let Some(sharing) = &mut self.sharing {
-                sharing.first_token(id);
-                sharing.routes(&self.fleet, &self.pools, booking, now);
-            }
+            self.publish(LocalChange::Answered(id, booking, now));
         }
         booking.answered(worker, now, &mut self.pools.renewing());
         let pool = &mut self.pools[booking.pool];
@@ -190,7 +186,7 @@ impl Selector {
             self.gates.ended(charged, output.unwrap_or(0));
         }
         if !booking.is_remote {
-            self.publish_end(id, &booking, ended, now);
+            self.publish(LocalChange::Ended(id, &booking, ended, now));
             self.compare(worker, &mut booking, (ending, usage), now);
             if pending.is_some() {
                 self.blame_for((worker, id), booking.mark, ending, now);
@@ -213,16 +209,6 @@ impl Selector {
         }
         self.workers_mut().leave_if_drained(worker);
         true
-    }
-
-    /// Other routers learn of the end of a booking, and of the routes that it made.
-    fn publish_end(&mut self, id: BookingId, booking: &Booking, ended: Ended, now: Millis) {
-        if let Some(sharing) = &mut self.sharing {
-            sharing.closed(id, ended == Ended::Failed);
-            if ended == Ended::Served {
-                sharing.routes(&self.fleet, &self.pools, booking, now);
-            }
-        }
     }
 
     /// Compares the cached tokens that the engine reports with those that were predicted and promised.

@@ -18,7 +18,6 @@ use cachelb_core::ids::{Millis, WorkerId};
 use cachelb_core::load::{BookingId, Known, Work};
 use cachelb_policy::{Choice, Memo, Rng};
 
-use crate::Selector;
 use crate::bookings::Booking;
 use crate::bookings::ledger::{Ending, Record, ShadowPick, Usage, WorkerState};
 use crate::fleet::health::Health;
@@ -30,6 +29,7 @@ use crate::request::{Pick, Request, Wanted};
 use crate::select::choice::view;
 use crate::select::rows::Rows;
 use crate::select::trace::{KEPT_ROWS, Seen, explain};
+use crate::{LocalChange, Selector};
 
 impl Selector {
     /// Picks one of `offers`, books its load and records the placement.
@@ -210,17 +210,13 @@ impl<'a, 'r> Step<'a, 'r> {
         if self.choice.cold {
             book.loads.mark_cold_pick(worker);
         }
-        if let Some(sharing) = &mut s.sharing {
-            sharing.booked(&s.fleet, (booking, worker), request.pool, work);
-        }
+        s.publish(LocalChange::Booked(booking, worker, request.pool, work));
         s.rng = self.rng.clone();
         if let Err(error) = self.place(worker, booking) {
             let s = &mut *self.selector;
             s.bookings.drop_followed(worker, booking);
             s.bookings.book.close(booking);
-            if let Some(sharing) = &mut s.sharing {
-                sharing.closed(booking, true);
-            }
+            s.publish(LocalChange::Withdrawn(booking));
             return Err(error);
         }
         let s = &mut *self.selector;

@@ -13,7 +13,6 @@ use cachelb_core::groups::Resuming;
 use cachelb_core::ids::{Medium, Millis, SequenceHash, WorkerId};
 use cachelb_core::load::BookingId;
 
-use crate::Selector;
 use crate::bookings::checks::Sizes;
 use crate::bookings::leases::Terms;
 use crate::bookings::{Booking, LoadBook};
@@ -21,8 +20,9 @@ use crate::fleet::worker::{FeedStatus, Member};
 use crate::indexes::blocks::Answer;
 use crate::indexes::pool::Pool;
 use crate::indexes::reusable::Usable;
-use crate::request::{PoolId, Request, Wanted};
+use crate::request::{Request, Wanted};
 use crate::select::Step;
+use crate::{LocalChange, Selector};
 
 /// How long an unconfirmed placement counts, unless the rule sets another time.
 const TTL_MS: u64 = 2_000;
@@ -32,7 +32,7 @@ const PATIENCE: f64 = 4.0;
 const PREFILL_TPS: f64 = 1_000.0;
 
 /// A request that was booked on a worker, and the blocks of it that its engine can keep.
-#[derive(Clone, Copy)]
+#[derive(Debug, Clone, Copy)]
 pub(crate) struct Placed<'r> {
     pub worker: WorkerId,
     pub booking: BookingId,
@@ -77,18 +77,8 @@ impl Selector {
             booking,
             path,
         };
-        self.publish(id, placed, held);
+        self.publish(LocalChange::Placed(id, placed, held));
         Ok(())
-    }
-
-    /// Other routers learn of the path, of which the worker held the first `held` blocks before.
-    fn publish(&mut self, id: PoolId, placed: Placed<'_>, held: usize) {
-        if let Some(sharing) = &mut self.sharing
-            && self.pools[id].exact().is_some()
-        {
-            let booked = (placed.booking, placed.worker);
-            sharing.placed(&self.fleet, booked, id, placed.path, held);
-        }
     }
 }
 
@@ -130,7 +120,7 @@ impl Step<'_, '_> {
                 Some(rule) => self.predict(placed, rule),
                 None => self.promise(placed, feed, confirmed),
             }
-            self.selector.publish(request.pool, placed, confirmed);
+            (self.selector).publish(LocalChange::Placed(request.pool, placed, confirmed));
             self.expect(placed, feed, confirmed)?;
             self.mark(placed, &kept, media);
             return Ok(());
@@ -156,7 +146,7 @@ impl Step<'_, '_> {
         } else {
             pools.record(request.pool, worker, path, until)?;
         }
-        self.selector.publish(request.pool, placed, held);
+        (self.selector).publish(LocalChange::Placed(request.pool, placed, held));
         if let Some(blocks) = self.selector.pools[request.pool].blocks_mut() {
             let bookings = &mut self.selector.bookings.book.bookings;
             if let Some(booking) = bookings.payload_mut(booking) {
@@ -259,11 +249,7 @@ impl Step<'_, '_> {
                 blocks.mark_first(worker, end, media);
             }
         });
-        if let Some(sharing) = &mut s.sharing
-            && !ends.is_empty()
-        {
-            sharing.resumed(&s.fleet, worker, id, &ends);
-        }
+        s.publish(LocalChange::Resumed(worker, id, &ends));
     }
 
     /// Records that the worker is expected to hold the path from its depth `from` on until `until` (`None`: until it is

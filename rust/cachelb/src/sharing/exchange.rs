@@ -30,13 +30,6 @@ impl Exchange<'_> {
         self.0.sharing = None;
     }
 
-    /// One more pool is shared: the one that was added last.
-    pub fn share_pool(&mut self, fingerprint: u64) {
-        if let Some(sharing) = &mut self.0.sharing {
-            sharing.pool(fingerprint);
-        }
-    }
-
     /// Entries that wait to be published, as a message; `None` without any.
     pub fn publish(&mut self) -> Option<Vec<u8>> {
         let sharing = self.0.sharing.as_mut()?;
@@ -79,7 +72,7 @@ impl Sharing {
     pub fn counters(&self) -> SharingCounters {
         SharingCounters {
             dropped: self.journal.dropped(),
-            crowded: self.peers.crowded(),
+            crowded: self.peers.crowded,
             ..self.counters
         }
     }

@@ -78,7 +78,7 @@ impl Exchange<'_> {
     }
 
     /// Adds the remote bookings on workers that were not here.
-    pub(crate) fn book_waiting(&mut self, now: Millis) {
+    pub(super) fn book_waiting(&mut self, now: Millis) {
         let sharing = self.0.sharing.as_ref();
         let waiting = sharing.map_or_else(Vec::new, |sharing| sharing.peers.waiting());
         for (origin, key) in waiting {
@@ -88,7 +88,7 @@ impl Exchange<'_> {
 
     /// A worker leaves with all that was booked on it: local bookings are published as ended, and remote ones wait for
     /// the worker to come back.
-    pub(crate) fn unbook(&mut self, worker: WorkerId) {
+    pub(super) fn unbook(&mut self, worker: WorkerId) {
         let s = &mut *self.0;
         let Some(sharing) = &mut s.sharing else {
             return;
@@ -100,7 +100,7 @@ impl Exchange<'_> {
             if is_remote {
                 s.bookings.book.close(id);
             } else {
-                sharing.closed(id, false);
+                sharing.publish_end(id, false);
             }
         }
         let gone: HashSet<BookingId> = open.iter().map(|(id, _)| *id).collect();
@@ -350,15 +350,15 @@ impl Inbox<'_> {
         }
         let found = s.fleet.find(name);
         // The epochs of unknown names are kept up to the limit of one router.
-        let limit = found.map_or(sharing.peers.limit(), |_| usize::MAX);
+        let limit = found.map_or(sharing.peers.limit, |_| usize::MAX);
         if !sharing.epochs.set(name, epoch, limit) {
-            sharing.peers.count_crowded();
+            sharing.peers.crowded += 1;
             return;
         }
         let Some(worker) = found else {
             return;
         };
-        sharing.publish_cleared(worker, name, epoch);
+        sharing.publish_cleared(&s.fleet, worker, epoch);
         // Its own events report its blocks, and nothing else.
         let has_feed = s.fleet.feed(worker).is_some();
         s.workers_mut().lose_cache(worker, has_feed);

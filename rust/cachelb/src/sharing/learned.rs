@@ -37,7 +37,7 @@ fn entries(
 ) {
     for run in claims.chunk_by(|a, b| (a.order, a.age_ms) == (b.order, b.age_ms)) {
         let worker = fleet.by_order(run[0].order);
-        let number = worker.and_then(|id| sharing.number(id, || fleet.name(id)));
+        let number = worker.and_then(|id| sharing.number(id, fleet));
         let Some(worker) = number else { continue };
         let keys: Vec<_> = run.iter().map(|c| Keys::pack(c.key, c.depth)).collect();
         let entry = Entry::Learned {
@@ -53,7 +53,7 @@ fn entries(
 
 impl Sharing {
     /// A booking is about to teach the rules of its pool.
-    pub(crate) fn routes(&mut self, fleet: &Fleet, pools: &Pools, booking: &Booking, now: Millis) {
+    pub(super) fn routes(&mut self, fleet: &Fleet, pools: &Pools, booking: &Booking, now: Millis) {
         let (pool, memos) = (booking.pool, &booking.memos);
         let shared = &pools[pool];
         if !shared.name_prefixes() {

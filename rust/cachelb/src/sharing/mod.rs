@@ -42,6 +42,8 @@ use cachelb_core::load::BookingId;
 use cachelb_share::{Entry, Journal, Kind, Message, Register};
 
 use self::peers::{Peers, named_bytes};
+use crate::bookings::Bookings;
+use crate::fleet::Fleet;
 use crate::request::PoolId;
 
 /// Outcome of a message.
@@ -190,12 +192,12 @@ impl Sharing {
     }
 
     /// The number of a worker in the journal, which is published if it is new.
-    fn number(&mut self, worker: WorkerId, name: impl FnOnce() -> Option<Arc<str>>) -> Option<u32> {
+    fn number(&mut self, worker: WorkerId, fleet: &Fleet) -> Option<u32> {
         let slot = worker.slot as usize;
         if self.named.get(slot) == Some(&Some(worker.generation)) {
             return Some(worker.slot);
         }
-        let name = name()?;
+        let name = fleet.name(worker)?;
         if slot >= self.named.len() {
             self.named.resize(slot + 1, None);
         }
@@ -227,13 +229,14 @@ impl Sharing {
         Some((pool, Arc::clone(&theirs.name), current))
     }
 
-    /// Bookings of others in the book here.
-    pub(crate) fn bookings(&self) -> HashSet<BookingId> {
-        self.peers.bookings().collect()
-    }
-
-    /// Recounts the state kept of others.
-    pub(crate) fn validate(&self) -> Result<()> {
+    /// Recounts the state kept of others, whose bookings are among those here.
+    pub(crate) fn validate(&self, bookings: &Bookings) -> Result<()> {
+        let remote = bookings.iter().filter(|open| open.payload.is_remote);
+        let remote: HashSet<BookingId> = remote.map(|open| open.id).collect();
+        if remote != self.peers.bookings().collect() {
+            let text = format!("{remote:?} are not the bookings of other routers");
+            return Err(Error::Invariant(text));
+        }
         self.peers.validate()?;
         self.epochs.validate()?;
         self.words.as_ref().map_or(Ok(()), Register::validate)

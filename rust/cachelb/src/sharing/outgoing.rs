@@ -1,96 +1,105 @@
-//! Entries on local changes.
+//! Entries on changes made here.
 
 use cachelb_core::ids::{SequenceHash, WorkerId};
-use cachelb_core::load::{BookingId, Work};
-use cachelb_share::{Chain, Entry};
+use cachelb_core::load::BookingId;
+use cachelb_policy::Ended;
+use cachelb_share::{Chain, Entry, fingerprint};
 
-use super::{Sharing, key};
+use super::{Exchange, Sharing, key};
+use crate::LocalChange;
 use crate::fleet::Fleet;
-use crate::request::PoolId;
+
+impl Exchange<'_> {
+    /// Publishes a change made here, for a selector that shares.
+    pub(crate) fn note(&mut self, change: LocalChange<'_>) {
+        let s = &mut *self.0;
+        let Some(sharing) = &mut s.sharing else {
+            return;
+        };
+        let fleet = &s.fleet;
+        match change {
+            LocalChange::Booked(booking, worker, pool, work) => {
+                sharing.publish_of(fleet, worker, &[], |worker| Entry::Booked {
+                    key: key(booking),
+                    pool: pool.0,
+                    worker,
+                    prompt_tokens: work.prompt_tokens,
+                    prefill_tokens: work.prefill_tokens,
+                });
+            }
+            LocalChange::Placed(pool, placed, held) => {
+                if s.pools[pool].exact().is_none() {
+                    return;
+                }
+                // Held blocks are named by the last of them, so that they count as used.
+                let (path, worker) = (placed.path, placed.worker);
+                let from = held.min(path.len() - 1);
+                sharing.publish_of(fleet, worker, &path[from..], |worker| Entry::Placed {
+                    key: key(placed.booking),
+                    pool: pool.0,
+                    worker,
+                    anchor: from.checked_sub(1).map(|before| path[before]),
+                    chain: Chain::default(),
+                });
+            }
+            LocalChange::Resumed(worker, pool, blocks) => {
+                if !blocks.is_empty() {
+                    sharing.publish_of(fleet, worker, blocks, |worker| Entry::Resumed {
+                        pool: pool.0,
+                        worker,
+                        blocks: Chain::default(),
+                    });
+                }
+            }
+            LocalChange::Withdrawn(booking) => sharing.publish_end(booking, true),
+            LocalChange::Answered(id, booking, now) => {
+                sharing.publish_entry(Entry::FirstToken { key: key(id) });
+                sharing.routes(fleet, &s.pools, booking, now);
+            }
+            LocalChange::Ended(id, booking, ended, now) => {
+                sharing.publish_end(id, ended == Ended::Failed);
+                if ended == Ended::Served {
+                    sharing.routes(fleet, &s.pools, booking, now);
+                }
+            }
+            LocalChange::CacheLost(worker) => {
+                if let Some(name) = fleet.name(worker) {
+                    let epoch = sharing.epochs.of(&name).saturating_add(1);
+                    sharing.epochs.set(&name, epoch, usize::MAX);
+                    sharing.publish_cleared(fleet, worker, epoch);
+                }
+            }
+            LocalChange::Added(now) => self.book_waiting(now),
+            LocalChange::Removed(worker) => self.unbook(worker),
+            LocalChange::Model(hasher, name) => sharing.pool(fingerprint(hasher, Some(name))),
+            LocalChange::Worker(name, words) => self.publish_changes(name, words),
+        }
+    }
+}
 
 impl Sharing {
-    /// A request was booked.
-    pub(crate) fn booked(
-        &mut self,
-        fleet: &Fleet,
-        (booking, worker): (BookingId, WorkerId),
-        pool: PoolId,
-        work: Work,
-    ) {
-        if let Some(worker) = self.number(worker, || fleet.name(worker)) {
-            self.publish_entry(Entry::Booked {
-                key: key(booking),
-                pool: pool.0,
-                worker,
-                prompt_tokens: work.prompt_tokens,
-                prefill_tokens: work.prefill_tokens,
-            });
-        }
-    }
-
-    /// A booking brought a path of which the worker held the first `held` blocks before.
-    pub(crate) fn placed(
-        &mut self,
-        fleet: &Fleet,
-        (booking, worker): (BookingId, WorkerId),
-        pool: PoolId,
-        path: &[SequenceHash],
-        held: usize,
-    ) {
-        // Held blocks are named by the last of them, so that they count as used.
-        let from = held.min(path.len() - 1);
-        if let Some(worker) = self.number(worker, || fleet.name(worker)) {
-            let entry = Entry::Placed {
-                key: key(booking),
-                pool: pool.0,
-                worker,
-                anchor: from.checked_sub(1).map(|before| path[before]),
-                chain: Chain::default(),
-            };
-            self.journal.say(entry, &path[from..]);
-        }
-    }
-
-    /// The worker can resume behind `blocks`.
-    pub(crate) fn resumed(
+    /// Publishes an entry on a worker, followed by a chain, with the number that the worker has in the journal.
+    fn publish_of<'e>(
         &mut self,
         fleet: &Fleet,
         worker: WorkerId,
-        pool: PoolId,
-        blocks: &[SequenceHash],
+        chain: &[SequenceHash],
+        entry: impl FnOnce(u32) -> Entry<'e>,
     ) {
-        if let Some(worker) = self.number(worker, || fleet.name(worker)) {
-            let entry = Entry::Resumed {
-                pool: pool.0,
-                worker,
-                blocks: Chain::default(),
-            };
-            self.journal.say(entry, blocks);
+        if let Some(number) = self.number(worker, fleet) {
+            self.journal.say(entry(number), chain);
         }
     }
 
-    /// The first token of a booking came.
-    pub(crate) fn first_token(&mut self, booking: BookingId) {
-        self.publish_entry(Entry::FirstToken { key: key(booking) });
-    }
-
     /// A booking ended.
-    pub(crate) fn closed(&mut self, booking: BookingId, failed: bool) {
+    pub(super) fn publish_end(&mut self, booking: BookingId, failed: bool) {
         let key = key(booking);
         self.publish_entry(Entry::Closed { key, failed });
     }
 
-    /// The cache of a worker was lost.
-    pub(crate) fn cleared(&mut self, worker: WorkerId, name: &str) {
-        let epoch = self.epochs.of(name).saturating_add(1);
-        self.epochs.set(name, epoch, usize::MAX);
-        self.publish_cleared(worker, name, epoch);
-    }
-
     /// The cache of a worker was lost for the `epoch`th time.
-    pub(super) fn publish_cleared(&mut self, worker: WorkerId, name: &str, epoch: u64) {
-        if let Some(worker) = self.number(worker, || Some(name.into())) {
-            self.publish_entry(Entry::Cleared { worker, epoch });
-        }
+    pub(super) fn publish_cleared(&mut self, fleet: &Fleet, worker: WorkerId, epoch: u64) {
+        let entry = |worker| Entry::Cleared { worker, epoch };
+        self.publish_of(fleet, worker, &[], entry);
     }
 }

@@ -73,11 +73,11 @@ impl Peer {
 pub(super) struct Peers {
     by_origin: HashMap<u64, Peer>,
     /// Bytes that one router may have here.
-    limit: usize,
+    pub limit: usize,
     /// Bytes that all have.
     bytes: usize,
     /// Times that a router, or all of them together, had as much here as is kept.
-    crowded: u64,
+    pub crowded: u64,
 }
 
 impl Peers {
@@ -89,11 +89,6 @@ impl Peers {
             bytes: 0,
             crowded: 0,
         }
-    }
-
-    /// Bytes that one router may have here.
-    pub fn limit(&self) -> usize {
-        self.limit
     }
 
     /// A router of which something was received.
@@ -221,16 +216,6 @@ impl Peers {
                 remote.booked = remote.booked.filter(|id| !is_gone(id));
             }
         }
-    }
-
-    /// Counts an entry for which there was no room.
-    pub fn count_crowded(&mut self) {
-        self.crowded += 1;
-    }
-
-    /// Entries for which there was no room.
-    pub fn crowded(&self) -> u64 {
-        self.crowded
     }
 
     /// Bytes that all have.

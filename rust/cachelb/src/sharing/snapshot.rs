@@ -5,7 +5,6 @@
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
-use std::sync::Arc;
 
 use cachelb_core::ids::{Medium, SequenceHash, WorkerId};
 use cachelb_core::index::{BlockIndex, Listing};
@@ -120,8 +119,8 @@ impl Sharing {
     fn head(&mut self, fleet: &Fleet, decisions: &Bookings) -> Option<Vec<u8>> {
         // Before the number is read: who receives deltas alone must know them too.
         let workers = fleet.ids();
-        for (name, worker) in &workers {
-            self.number(*worker, || Some(Arc::clone(name)));
+        for (_, worker) in &workers {
+            self.number(*worker, fleet);
         }
         let mut parts = Parts::new(self, Kind::Snapshot, usize::MAX);
         for (index, &fingerprint) in (0..).zip(&self.fingerprints) {

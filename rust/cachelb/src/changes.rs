@@ -1,0 +1,49 @@
+//! Changes made here, which other routers receive from one that shares its state.
+
+use cachelb_core::hashing::Hasher;
+use cachelb_core::ids::{Millis, SequenceHash, WorkerId};
+use cachelb_core::load::{BookingId, Work};
+use cachelb_policy::Ended;
+use cachelb_share::Word;
+
+use crate::Selector;
+use crate::bookings::Booking;
+use crate::request::PoolId;
+use crate::select::placement::Placed;
+
+/// A change made here.
+#[derive(Debug)]
+pub(crate) enum LocalChange<'a> {
+    /// A request was booked.
+    Booked(BookingId, WorkerId, PoolId, Work),
+    /// The worker of a booking will hold a path, of which it held the first blocks, so many, before.
+    Placed(PoolId, Placed<'a>, usize),
+    /// A worker can resume behind blocks.
+    Resumed(WorkerId, PoolId, &'a [SequenceHash]),
+    /// A booking whose blocks cannot be placed is taken back.
+    Withdrawn(BookingId),
+    /// The first token of a booking came.
+    Answered(BookingId, &'a Booking, Millis),
+    /// A booking ended.
+    Ended(BookingId, &'a Booking, Ended, Millis),
+    /// The cache of a worker was lost.
+    CacheLost(WorkerId),
+    /// A worker came.
+    Added(Millis),
+    /// A worker leaves with all that was booked on it.
+    Removed(WorkerId),
+    /// One more model is served, whose prompts are hashed so.
+    Model(&'a Hasher, &'a str),
+    /// Properties of the worker of a key.
+    Worker(&'a str, Vec<Word>),
+}
+
+impl Selector {
+    /// Publishes a change, if this router shares its state.
+    #[inline]
+    pub(crate) fn publish(&mut self, change: LocalChange<'_>) {
+        if self.sharing.is_some() {
+            self.sharing_mut().note(change);
+        }
+    }
+}

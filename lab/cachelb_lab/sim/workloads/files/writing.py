@@ -5,7 +5,9 @@ from __future__ import annotations
 import gzip
 import json
 import lzma
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -15,6 +17,12 @@ from cachelb_lab.sim.trace_files.mixing import unmix
 
 if TYPE_CHECKING:
     from cachelb_lab.sim.workloads.workload import Workload
+
+
+_PACKED: dict[str, Callable[[IO[bytes]], Any]] = {
+    ".gz": lambda raw: gzip.GzipFile("", "wb", fileobj=raw, mtime=0),
+    ".xz": partial(lzma.open, mode="wb"),
+}
 
 
 def write_workload(workload: Workload, path: str | Path) -> None:
@@ -28,22 +36,9 @@ def write_workload(workload: Workload, path: str | Path) -> None:
     path = Path(path)
     if path.suffix == ".zst":
         raise ValueError(f"cannot write {path.name}: use .jsonl, .jsonl.gz or .jsonl.xz")
-    with path.open("wb") as raw:
-        match path.suffix:
-            case ".gz":
-                with gzip.GzipFile("", "wb", fileobj=raw, mtime=0) as packed:
-                    _write(workload, packed)
-            case ".xz":
-                with lzma.open(raw, "wb") as packed_xz:
-                    _write(workload, packed_xz)
-            case _:
-                _write(workload, raw)
-
-
-def _write(workload: Workload, file: IO[bytes] | gzip.GzipFile | lzma.LZMAFile) -> None:
-    """Write the rows."""
-    for line in _lines(workload):
-        file.write(line.encode() + b"\n")
+    with path.open("wb") as raw, _PACKED.get(path.suffix, nullcontext)(raw) as file:
+        for line in _lines(workload):
+            file.write(line.encode() + b"\n")
 
 
 def _lines(workload: Workload) -> Iterator[str]:

@@ -1,8 +1,9 @@
 """Access to the API server of Kubernetes: address, credentials, lists and watches over plain HTTP.
 
 Libraries that were evaluated in its place: lightkube 1.0.1 bounds no line of a watch and requests no bookmarks; kr8s
-0.20.15 begins a watch that is too old again at the same version; kubernetes_asyncio 36.1.0 limits no time of a list, and
-lists and watches through it took ten lines more. Selection, the new list after 410 and the backoff stay with each.
+0.20.15 begins a watch that is too old again at the same version; kubernetes_asyncio 36.1.0 sets no time limit for a
+list, and lists and watches through it took ten lines more. Selection, the new list after 410 and the backoff stay with
+each.
 """
 
 from __future__ import annotations

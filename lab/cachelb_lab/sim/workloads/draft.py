@@ -189,7 +189,7 @@ class Draft:
         """Append a request with a question of its own behind a prompt.
 
         Args:
-            prompt: What comes before the question.
+            prompt: The pieces before the question.
             question_tokens: Median length of the question.
             output_tokens: Median length of the answer.
             **options: Further arguments of `request`.

@@ -17,4 +17,7 @@ def shown(*errors: type[Exception], by: Callable[[str], click.ClickException] = 
     try:
         yield
     except errors as error:
-        raise by(str(error)) from error
+        text = str(error)
+        if isinstance(error, OSError) and error.filename is not None:
+            text = f"{error.filename}: {error.strerror}"
+        raise by(text) from error

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import ssl
-import threading
 import weakref
 from collections.abc import Mapping
 from functools import cache
@@ -25,10 +23,6 @@ if TYPE_CHECKING:
     from cachelb.admission import AdmissionOptions
     from cachelb.router import Router
 
-_log = logging.getLogger("cachelb_gateway.serve")
-
-_LEVELS: Final = {"info": logging.INFO, "warning": logging.WARNING}
-_NOTICE_S: Final = 0.25
 _LEAST_TOKEN: Final = 16
 _MOST_THREADS: Final = 4
 
@@ -176,8 +170,6 @@ class Gateway:
         self._router = router
         self._urls: list[str] = []
         self._admin_url: str | None = None
-        self._has_ended = threading.Event()
-        self._logging: threading.Thread | None = None
         self._operators = Operators(router, self)
 
     def start(
@@ -214,12 +206,8 @@ class Gateway:
         self._operators.may_capture = capture
         operators = None if admin is None else (admin, self._operators, admin_token)
         self._urls, self._admin_url = self._native.start([(address, read) for address in addresses], operators)
-        self._logging = threading.Thread(
-            target=_write_notices, args=(self._native, self._has_ended), name="cachelb-serve-log", daemon=True
-        )
-        self._logging.start()
-        # The thread must not wake up in an interpreter that ends.
-        weakref.finalize(self, _end, self._native, self._has_ended, self._logging)
+        # Its threads must not need an interpreter that ends.
+        weakref.finalize(self, self._native.stop, 0.0, 0.0)
 
     def stop(self, drain_s: float = 2.0, grace_s: float = 30.0) -> None:
         """End the gateway, and wait for that; idempotent. A second call, from another thread, ends it at once.
@@ -232,9 +220,6 @@ class Gateway:
             grace_s: Seconds that open requests have, those of `drain_s` among them; the rest is broken off.
         """
         self._native.stop(drain_s, grace_s)
-        self._has_ended.set()
-        if self._logging is not None:
-            self._logging.join()
 
     def reload_certificate(self, certificate: Certificate) -> bool:
         """Use a certificate from the next connection on.
@@ -316,19 +301,3 @@ def _authorities(ca_file: str | None) -> list[bytes]:
     if ca_file is None:
         return _system_authorities()
     return ssl.create_default_context(cafile=ca_file).get_ca_certs(binary_form=True)
-
-
-def _write_notices(native: NativeGateway, has_ended: threading.Event) -> None:
-    """Log the server's notices until it has ended."""
-    while True:
-        notice = native.notice(_NOTICE_S)
-        if notice is not None:
-            _log.log(_LEVELS[notice[0]], "%s", notice[1])
-        elif has_ended.is_set():
-            return
-
-
-def _end(native: NativeGateway, has_ended: threading.Event, logging_thread: threading.Thread) -> None:
-    native.stop(0.0, 0.0)
-    has_ended.set()
-    logging_thread.join()

@@ -9,7 +9,7 @@ use hyper::HeaderMap;
 use tokio::task::JoinSet;
 
 use crate::models::read;
-use crate::shared::{Level, Shared};
+use crate::shared::Shared;
 
 /// Checks in a row that a worker fails before it is not picked: one may meet an engine that is busy.
 const FAILURES: u32 = 2;
@@ -46,16 +46,8 @@ pub(crate) async fn check<H: Host>(shared: &Arc<Shared<H>>, every: Duration) {
             failures.insert(Arc::clone(&worker), now);
             if is_healthy && before >= FAILURES {
                 shared.host.set_health(&worker, true);
-                shared.log(
-                    Level::Info,
-                    format!("worker {worker} passes its health check"),
-                );
             } else if now == FAILURES {
                 shared.host.set_health(&worker, false);
-                shared.log(
-                    Level::Warning,
-                    format!("worker {worker} fails its health check, and is not picked"),
-                );
             }
         }
     }

@@ -27,5 +27,4 @@ pub use observe::access::{AccessFormat, AccessLog};
 pub use observe::metrics::{BOUNDS_S, Histogram, Series};
 pub use options::{Listen, Options};
 pub use server::Started;
-pub use shared::Level;
 pub use transport::upstream::{Target, check_worker};

@@ -3,7 +3,6 @@
 use std::convert::Infallible;
 use std::fmt;
 use std::sync::atomic::Ordering;
-use std::sync::mpsc::{Receiver, sync_channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -25,7 +24,7 @@ use crate::exchange;
 use crate::health;
 use crate::observe::metrics::Series;
 use crate::options::{Listen, Options};
-use crate::shared::{Level, Phase, Shared};
+use crate::shared::{Phase, Shared};
 use crate::tapped::Tapped;
 use crate::transport::guard::lock;
 use crate::transport::socket::Listener;
@@ -58,9 +57,6 @@ const KEEP: Duration = Duration::from_secs(1);
 /// For answers that are cut to end.
 const LAST_WORDS: Duration = Duration::from_secs(2);
 
-/// Notices that wait to be read. More are dropped.
-const MOST_NOTICES: usize = 1024;
-
 /// A gateway that serves, until it is stopped or dropped.
 pub struct Started<H: Host> {
     shared: Arc<Shared<H>>,
@@ -68,7 +64,6 @@ pub struct Started<H: Host> {
     urls: Vec<String>,
     admin_url: Option<String>,
     certificates: Vec<Option<Arc<Certificates>>>,
-    notices: Mutex<Receiver<(Level, String)>>,
     runtime: Mutex<Option<Runtime>>,
 }
 
@@ -228,8 +223,7 @@ impl<H: Host> Started<H> {
         listen: &[Listen],
         admin: Option<(Listen, Arc<dyn Operator>, Option<String>)>,
     ) -> Result<Self, StartError> {
-        let (notices, written) = sync_channel(MOST_NOTICES);
-        let shared = Arc::new(Shared::new(options, host, notices).map_err(StartError::AccessLog)?);
+        let shared = Arc::new(Shared::new(options, host).map_err(StartError::AccessLog)?);
         let runtime = Builder::new_multi_thread()
             .enable_all()
             .worker_threads(shared.options.threads)
@@ -314,7 +308,6 @@ impl<H: Host> Started<H> {
             urls,
             admin_url,
             certificates,
-            notices: Mutex::new(written),
             runtime: Mutex::new(Some(runtime)),
         })
     }
@@ -367,13 +360,6 @@ impl<H: Host> Started<H> {
     #[must_use]
     pub fn held_bytes(&self) -> usize {
         self.shared.budget.held()
-    }
-
-    /// Waits for a notice for the log; `None` if none comes in time, or as the gateway has ended.
-    #[must_use]
-    pub fn notice(&self, limit: Duration) -> Option<(Level, String)> {
-        let notices = lock(&self.notices);
-        notices.recv_timeout(limit).ok()
     }
 
     /// Ends the service and waits for it; idempotent. It is not ready, and serves for `drain`; then it accepts nothing

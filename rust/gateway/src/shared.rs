@@ -5,7 +5,6 @@ use std::hash::{BuildHasher as _, Hasher as _};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
-use std::sync::mpsc::SyncSender;
 
 use cachelb_serving::{Budget, Counters, Host};
 use hyper::{Response, StatusCode};
@@ -20,15 +19,6 @@ use crate::observe::metrics::Records;
 use crate::options::Options;
 use crate::refusal::json_answer;
 use crate::transport::upstream::Upstreams;
-
-/// How urgent a notice is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Level {
-    /// All is well.
-    Info,
-    /// Something needs a look.
-    Warning,
-}
 
 /// How far a server has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -55,17 +45,12 @@ pub(crate) struct Shared<H> {
     pub(crate) open: Arc<AtomicUsize>,
     pub(crate) waiting: Arc<AtomicUsize>,
     pub(crate) phase: watch::Sender<Phase>,
-    notices: SyncSender<(Level, String)>,
 }
 
 // === impl Shared ===
 
 impl<H: Host> Shared<H> {
-    pub(crate) fn new(
-        options: Options,
-        host: Arc<H>,
-        notices: SyncSender<(Level, String)>,
-    ) -> io::Result<Self> {
+    pub(crate) fn new(options: Options, host: Arc<H>) -> io::Result<Self> {
         let access = options.access_log.as_ref().map(Access::open).transpose();
         let counters = Arc::new(Counters::default());
         Ok(Self {
@@ -82,7 +67,6 @@ impl<H: Host> Shared<H> {
             open: Arc::default(),
             waiting: Arc::default(),
             phase: watch::Sender::new(Phase::Serving),
-            notices,
             options,
         })
     }
@@ -108,12 +92,6 @@ impl<H: Host> Shared<H> {
                 .insert(hyper::header::RETRY_AFTER, 1.into());
         }
         response
-    }
-
-    /// Leaves a notice.
-    pub(crate) fn log(&self, level: Level, text: String) {
-        // Without a reader of the log, further notices are dropped.
-        let _ = self.notices.try_send((level, text));
     }
 }
 

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use cachelb_gateway::{
-    AccessFormat, AccessLog, BOUNDS_S, Call, Histogram, Level, Listen, Operator, Options, Page,
-    Started, check_worker as check,
+    AccessFormat, AccessLog, BOUNDS_S, Call, Histogram, Listen, Operator, Options, Page, Started,
+    check_worker as check,
 };
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -167,28 +167,6 @@ impl NativeGateway {
             py.detach(|| started.stop(drain, grace));
         }
         Ok(())
-    }
-
-    /// Waits for a notice for the log.
-    #[pyo3(signature = (timeout_s, /))]
-    fn notice(
-        &self,
-        py: Python<'_>,
-        timeout_s: &Bound<'_, PyAny>,
-    ) -> PyResult<Option<(&'static str, String)>> {
-        let limit = seconds(number(timeout_s, "timeout_s", NOT_NEGATIVE)?);
-        let started = self.service.started();
-        let notice = started.and_then(|started| py.detach(|| started.notice(limit)));
-        Ok(notice.map(|(level, text)| {
-            (
-                if level == Level::Info {
-                    "info"
-                } else {
-                    "warning"
-                },
-                text,
-            )
-        }))
     }
 
     /// Counts and times of requests, by worker and model.

@@ -50,8 +50,8 @@ pub trait Host: Send + Sync + 'static {
     /// Returns how many workers may take a whole request, if none has failed lately.
     fn schedulable(&self) -> usize;
 
-    /// Marks a worker that fails its health check, or passes it again. One that fails is not picked; another worker of
-    /// its key that comes in its place is not marked.
+    /// Marks a worker that fails its health check, or passes it again, and logs that. One that fails is not picked;
+    /// another worker of its key that comes in its place is not marked.
     fn set_health(&self, worker: &str, is_healthy: bool);
 }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 import socket
 import socketserver
@@ -115,10 +116,11 @@ def schedulable(served: Served) -> int:
     return count
 
 
-def test_worker_that_accepts_and_never_answers_is_passed_over_until_it_does() -> None:
+def test_worker_that_accepts_and_never_answers_is_passed_over_until_it_does(caplog: pytest.LogCaptureFixture) -> None:
     hung = server(quiet)
     url = f"http://127.0.0.1:{hung.server_port}"
     router = Router[str]()
+    caplog.set_level(logging.INFO, "cachelb_gateway.serve")
     with FakeFleet(1) as fleet, serving(router, health_interval_s=0.05, expose_headers=["x-cachelb-worker"]) as served:
         router.sync_workers([url, *fleet.urls])
         wait_until(lambda: schedulable(served) == 1)
@@ -126,8 +128,12 @@ def test_worker_that_accepts_and_never_answers_is_passed_over_until_it_does() ->
         assert {(answer.status, answer.headers["x-cachelb-worker"]) for answer in answers} == {(200, fleet.urls[0])}
         with serving_in_thread(hung):
             wait_until(lambda: schedulable(served) == 2)
+            wait_until(lambda: f"worker {url} passes its health check" in caplog.messages)
             fleet.workers[0].stop()
             wait_until(lambda: complete(served.url, PROMPT).headers["x-cachelb-worker"] == url)
+    assert ("cachelb_gateway.serve", logging.WARNING, f"worker {url} fails its health check, and is not picked") in (
+        caplog.record_tuples
+    )
 
 
 @pytest.mark.parametrize("interval_s", [None, 0.01])

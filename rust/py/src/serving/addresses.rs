@@ -4,9 +4,9 @@ use std::sync::{Arc, Mutex};
 
 use cachelb_serving::Known;
 use cachelb_serving::address::address_of;
-use pyo3::intern;
 use pyo3::prelude::*;
 
+use super::log;
 use crate::engine::lock;
 use crate::workers::{Registered, Worker};
 
@@ -74,13 +74,7 @@ impl Addresses {
             })?,
         };
         if address.is_none() {
-            Python::attach(|py| {
-                let log = py
-                    .import(intern!(py, "logging"))?
-                    .call_method1(intern!(py, "getLogger"), ("cachelb.ext_proc",))?;
-                log.call_method1(intern!(py, "warning"), (NO_ADDRESS, &*seat.key))?;
-                Ok::<_, PyErr>(())
-            })?;
+            log("cachelb.ext_proc", "warning", NO_ADDRESS, &seat.key)?;
         }
         Ok(address.map(Arc::from))
     }

@@ -10,12 +10,13 @@ use cachelb_serving::{
 };
 use pyo3::prelude::*;
 use tokio::sync::Semaphore;
+use tokio::task::spawn_blocking;
 
 use super::addresses::Addresses;
 use super::admission::{Admission, Came, Held};
 use super::booking::Booking;
-use super::gate;
 use super::select::{self, Selection, failed};
+use super::{gate, log};
 use crate::arguments::prompt::with_detached_scratch;
 use crate::decision::Owner;
 use crate::router::{Fleet, NativeRouter};
@@ -223,10 +224,21 @@ impl Host for RouterHost {
 
     fn set_health(&self, worker: &str, is_healthy: bool) {
         let engine = &*self.router().engine;
-        let _inside = gate::enter();
+        let inside = gate::enter();
         (self.fleet().registry).set_healthy(engine, worker, is_healthy);
         if let Err(error) = engine.released() {
             failed(&error);
         }
+        drop(inside);
+        let worker = worker.to_owned();
+        let (level, text) = if is_healthy {
+            ("info", "worker %s passes its health check")
+        } else {
+            (
+                "warning",
+                "worker %s fails its health check, and is not picked",
+            )
+        };
+        spawn_blocking(move || log("cachelb_gateway.serve", level, text, &worker));
     }
 }

@@ -787,8 +787,8 @@ class NativeEndpointPicker:
 class NativeGateway:
     """The server of `cachelb_gateway.serve.Gateway`, which documents its options.
 
-    An operator makes the pages of the address for operators: `answer(method, path, body)` returns status, content type
-    and body, or the number of a page of lines, and `more(page, is_over)` the next part of that, None at its end.
+    A function makes the pages of the address for operators: `answer(method, path, body)` returns status, content type
+    and body, or, for a page of lines, a function of `is_over` that returns the next part, None at its end.
     """
 
     bounds_s: ClassVar[list[float]]
@@ -796,7 +796,7 @@ class NativeGateway:
     def start(
         self,
         listen: Sequence[tuple[str, tuple[bytes, bytes, bytes | None, str] | None]],
-        admin: tuple[str, object, str | None] | None = None,
+        admin: tuple[str, Callable[[str, str, bytes], object], str | None] | None = None,
         /,
     ) -> tuple[list[str], str | None]: ...
     def stop(self, drain_s: float, grace_s: float, /) -> None: ...

@@ -204,7 +204,7 @@ class Gateway:
             raise ValueError(f"token must have {_LEAST_TOKEN} characters or more, got {len(admin_token)}")
         read = None if certificate is None else certificate.read()
         self._operators.may_capture = capture
-        operators = None if admin is None else (admin, self._operators, admin_token)
+        operators = None if admin is None else (admin, self._operators.answer, admin_token)
         self._urls, self._admin_url = self._native.start([(address, read) for address in addresses], operators)
         # Its threads must not need an interpreter that ends.
         weakref.finalize(self, self._native.stop, 0.0, 0.0)

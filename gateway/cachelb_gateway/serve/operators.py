@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import json
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import prometheus_client
@@ -15,7 +15,7 @@ from cachelb.metrics.family import Family
 from cachelb.records.capture import Tap, check_limits
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from prometheus_client import Metric
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from cachelb_gateway.serve.gateway import Gateway
 
     Page: TypeAlias = tuple[int, str, bytes]
+    More: TypeAlias = Callable[[bool], bytes | None]
 
 _INTERVAL_S: Final = 0.25
 _LIMITS: Final = {"seconds": 300.0, "linger_s": 60.0, "max_bytes": 256 << 20}
@@ -37,12 +38,10 @@ class Operators:
         self._router = router
         self._registry = prometheus_client.CollectorRegistry()
         self._registry.register(_Collector(router, gateway))
-        self._taps: dict[int, Tap] = {}
-        self._numbers = itertools.count(1)
         self.may_capture = False
 
-    def answer(self, method: str, path: str, body: bytes) -> Page | int:
-        """Return a whole page, or the number of one that comes in parts."""
+    def answer(self, method: str, path: str, body: bytes) -> Page | More:
+        """Return a whole page, or a function that returns its parts."""
         match (method, path):
             case ("GET", "/metrics"):
                 return 200, CONTENT_TYPE, prometheus_client.generate_latest(self._registry)
@@ -52,17 +51,7 @@ class Operators:
                 return self._capture(body)
         return _error(405, "method not allowed") if path in _PATHS else _error(404, "route not found")
 
-    def more(self, page: int, is_over: bool) -> bytes | None:  # noqa: FBT001 - the server's call
-        """Return the next part of a page, None at its end; it ends early where its client, or the server, has."""
-        tap = self._taps[page]
-        if tap.stats.ended is not None:
-            del self._taps[page]
-            return None
-        if tap.stats.bytes and not is_over:
-            time.sleep(_INTERVAL_S)
-        return tap.stop() if is_over else tap.read()
-
-    def _capture(self, body: bytes) -> Page | int:
+    def _capture(self, body: bytes) -> Page | More:
         """Begin a capture. Records that its client is too slow for are counted and left out."""
         if not self.may_capture:
             return _error(403, "captures are off: start cachelb serve with --capture")
@@ -72,9 +61,7 @@ class Operators:
             return _error(409, str(error))
         except (TypeError, ValueError, OverflowError) as error:
             return _error(400, str(error))
-        number = next(self._numbers)
-        self._taps[number] = tap
-        return number
+        return partial(_next, tap)
 
     def _dump(self) -> dict[str, Any]:
         stats = self._router.stats()
@@ -126,6 +113,15 @@ def _families(gateway: Gateway) -> Iterator[Family]:
     yield Family("gateway_open_requests", "gauge", text, "{request}", (), [((), gateway.open_requests)])
     text = "Bytes of request bodies that the gateway holds."
     yield Family("gateway_held_bytes", "gauge", text, "By", (), [((), gateway.held_bytes)])
+
+
+def _next(tap: Tap, is_over: bool) -> bytes | None:  # noqa: FBT001 - the server's call
+    """Return the next part of a capture, None at its end; it ends early where its client, or the server, has."""
+    if tap.stats.ended is not None:
+        return None
+    if tap.stats.bytes and not is_over:
+        time.sleep(_INTERVAL_S)
+    return tap.stop() if is_over else tap.read()
 
 
 def _read_limits(body: bytes) -> dict[str, Any]:

@@ -37,27 +37,20 @@ pub struct Call {
 }
 
 /// The answer to an operator.
-#[derive(Debug)]
 pub enum Page {
     /// A whole one: status, type and body.
     Whole(u16, String, Vec<u8>),
-    /// One of lines of JSON that come as they are made, by calls of [`Operator::more`].
-    Lines(u64),
+    /// One of lines of JSON that come as they are made. Each call returns the next part, empty where there is none yet;
+    /// `None` at its end, which comes early where the argument is true.
+    Lines(Box<dyn FnMut(bool) -> Option<Vec<u8>> + Send>),
 }
 
 /// Makes the pages of the address for operators. Its calls block, on threads of their own.
-pub trait Operator: Send + Sync + 'static {
-    /// Answers a request.
-    fn answer(&self, call: Call) -> Page;
-
-    /// Returns the next part of a page in lines, empty where there is none yet; `None` at its end. It ends early where
-    /// `is_over`.
-    fn more(&self, page: u64, is_over: bool) -> Option<Vec<u8>>;
-}
+pub type Operator = Arc<dyn Fn(Call) -> Page + Send + Sync>;
 
 /// The address for operators.
 pub(crate) struct Admin {
-    pub(crate) operator: Arc<dyn Operator>,
+    pub(crate) operator: Operator,
     /// The text that requests carry.
     pub(crate) token: Option<String>,
     pub(crate) open: Arc<AtomicUsize>,
@@ -145,7 +138,7 @@ impl Admin {
             path,
             body: body.into(),
         };
-        let page = tokio::task::spawn_blocking(move || operator.answer(call)).await;
+        let page = tokio::task::spawn_blocking(move || operator(call)).await;
         match page {
             Ok(Page::Whole(status, kind, body)) => {
                 let status =
@@ -156,13 +149,13 @@ impl Admin {
                 }
                 response
             }
-            Ok(Page::Lines(page)) => {
+            Ok(Page::Lines(mut more)) => {
                 let (sender, receiver) = mpsc::channel(1);
-                let (operator, phase) = (Arc::clone(&self.operator), shared.phase.subscribe());
+                let phase = shared.phase.subscribe();
                 tokio::task::spawn_blocking(move || {
                     loop {
                         let is_over = sender.is_closed() || *phase.borrow() >= Phase::Closing;
-                        match operator.more(page, is_over) {
+                        match more(is_over) {
                             Some(part) if part.is_empty() => {}
                             Some(part) => {
                                 let _ = sender.blocking_send(part.into());

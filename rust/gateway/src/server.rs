@@ -221,7 +221,7 @@ impl<H: Host> Started<H> {
         options: Options,
         host: Arc<H>,
         listen: &[Listen],
-        admin: Option<(Listen, Arc<dyn Operator>, Option<String>)>,
+        admin: Option<(Listen, Operator, Option<String>)>,
     ) -> Result<Self, StartError> {
         let shared = Arc::new(Shared::new(options, host).map_err(StartError::AccessLog)?);
         let runtime = Builder::new_multi_thread()

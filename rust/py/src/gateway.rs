@@ -34,23 +34,13 @@ pub struct NativeGateway {
     options: Options,
 }
 
-/// The pages for operators, made by Python.
-struct Pages(Py<PyAny>);
-
-impl Operator for Pages {
-    fn answer(&self, call: Call) -> Page {
+/// The pages for operators, which a function in Python makes.
+fn operator(answer: Py<PyAny>) -> Operator {
+    Arc::new(move |call: Call| {
         Python::attach(|py| {
             let body = PyBytes::new(py, &call.body);
-            let made = self
-                .0
-                .call_method1(py, "answer", (call.method, call.path, body));
-            made.and_then(|made| match made.extract::<u64>(py) {
-                Ok(number) => Ok(Page::Lines(number)),
-                Err(_) => made
-                    .extract(py)
-                    .map(|(status, kind, body)| Page::Whole(status, kind, body)),
-            })
-            .unwrap_or_else(|error| {
+            let made = answer.bind(py).call1((call.method, call.path, body));
+            made.and_then(page).unwrap_or_else(|error| {
                 error.write_unraisable(py, None);
                 Page::Whole(
                     500,
@@ -59,18 +49,25 @@ impl Operator for Pages {
                 )
             })
         })
-    }
+    })
+}
 
-    fn more(&self, page: u64, is_over: bool) -> Option<Vec<u8>> {
-        Python::attach(|py| {
-            let made = self.0.call_method1(py, "more", (page, is_over));
-            made.and_then(|made| made.extract(py))
-                .unwrap_or_else(|error| {
-                    error.write_unraisable(py, None);
-                    None
-                })
-        })
+/// A page as a function in Python returned it.
+fn page(made: Bound<'_, PyAny>) -> PyResult<Page> {
+    if !made.is_callable() {
+        let (status, kind, body) = made.extract()?;
+        return Ok(Page::Whole(status, kind, body));
     }
+    let more = made.unbind();
+    Ok(Page::Lines(Box::new(move |is_over| {
+        Python::attach(|py| {
+            let part = more.call1(py, (is_over,));
+            (part.and_then(|part| part.extract(py))).unwrap_or_else(|error| {
+                error.write_unraisable(py, None);
+                None
+            })
+        })
+    })))
 }
 
 fn read(given: &Given<'_, '_>) -> PyResult<Options> {
@@ -142,9 +139,8 @@ impl NativeGateway {
             Ok(Listen { address, tls })
         });
         let listen: Vec<Listen> = listen.collect::<PyResult<_>>()?;
-        let admin = admin.map(|(address, operator, token)| {
-            let operator: Arc<dyn Operator> = Arc::new(Pages(operator));
-            (Listen { address, tls: None }, operator, token)
+        let admin = admin.map(|(address, answer, token)| {
+            (Listen { address, tls: None }, operator(answer), token)
         });
         let options = self.options.clone();
         let started =

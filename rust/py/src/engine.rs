@@ -9,8 +9,7 @@ use std::time::Instant;
 
 pub use cachelb::selector::lock;
 use cachelb::selector::{
-    Access, Ending, FamilyName, News, Offers, Pick, Request, Scales, Seen, Selector, Silence,
-    Timing, Usage,
+    Access, Ending, FamilyName, News, Scales, Selector, Silence, Timing, Usage,
 };
 use cachelb_core::ids::Millis;
 use cachelb_core::load::BookingId;
@@ -64,22 +63,6 @@ impl Shared {
             };
             shared = next;
         }
-    }
-}
-
-/// A pick that was booked, or that of a dry run with all that it saw.
-pub type Picked = (Pick, Option<Vec<Seen>>);
-
-/// The step of a selection under the lock.
-pub fn pick(
-    dry_run: bool,
-) -> impl Fn(&mut Selector, &mut Offers, &Request<'_>) -> cachelb_core::Result<Picked> + Sync {
-    move |selector, offers, request| {
-        if dry_run {
-            let (pick, seen) = selector.preview(offers, request)?;
-            return Ok((pick, Some(seen)));
-        }
-        Ok((selector.select(offers, request)?, None))
     }
 }
 

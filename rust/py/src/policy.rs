@@ -29,7 +29,7 @@ use crate::arguments::{
 use crate::bodies::Bodies;
 use crate::clock::Clock;
 use crate::decision::{Decision, Owner, Reread, Selected};
-use crate::engine::{Engine, lock, pick};
+use crate::engine::{Engine, lock};
 use crate::error::classes::{NoWorkerAvailable, Overloaded};
 use crate::error::to_python;
 use crate::learned::stats::learned;
@@ -89,10 +89,14 @@ impl NativePolicy {
             now,
             ..hints.request(&prompt, tried.len() as u32, scratch)
         };
-        let (offers, step) = (&mut roster.offers, pick(dry_run));
-        let outcome = self
-            .engine
-            .locked(py, |selector| step(selector, offers, &request))?;
+        let offers = &mut roster.offers;
+        let outcome = self.engine.locked(py, |selector| {
+            if dry_run {
+                let found = selector.preview(offers, &request);
+                return found.map(|(pick, seen)| (pick, Some(seen)));
+            }
+            Ok((selector.select(offers, &request)?, None))
+        })?;
         let (pick, seen) = match outcome {
             Ok(found) => found,
             Err(error) => return Err(no_worker(py, &roster.offers, tried, &error)),

@@ -192,7 +192,8 @@ impl<T: Clone + Send + Sync, A: Access + Sync> Gateway for Routed<'_, T, A> {
                 passage: Some(passage),
                 ..*request
             };
-            selector.pass(&admission.gate, &way, offers, &request, Selector::select)
+            let gate = Some((&admission.gate, &way));
+            selector.pass(gate, offers, &request, Selector::select)
         })?;
         match found {
             Some(Passed::Picked(pick)) => Ok(placed(&pick)),

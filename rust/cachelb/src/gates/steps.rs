@@ -70,6 +70,27 @@ pub enum Passed<T> {
     },
 }
 
+impl<T> Passed<T> {
+    /// The outcome with `to` applied to what was picked.
+    pub fn map<U>(self, to: impl FnOnce(T) -> U) -> Passed<U> {
+        match self {
+            Self::Picked(found) => Passed::Picked(to(found)),
+            Self::Waits { ticket, again_ms } => Passed::Waits { ticket, again_ms },
+        }
+    }
+
+    /// What was picked, for a request that no gate lets wait.
+    ///
+    /// # Errors
+    /// [`Error::NoCandidate`] if it waits.
+    pub fn now(self) -> Result<T> {
+        match self {
+            Self::Picked(found) => Ok(found),
+            Self::Waits { .. } => Err(Error::NoCandidate),
+        }
+    }
+}
+
 /// How a request comes to a gate, and what becomes of it if it cannot go.
 #[derive(Debug, Clone)]
 pub enum Way {
@@ -105,18 +126,8 @@ pub struct Before {
     pub wait_ms: f64,
 }
 
-/// A request waits.
-struct Waits {
-    ticket: Ticket,
-    again_ms: Option<u64>,
-}
-
-impl Waits {
-    fn passed<T>(self) -> Passed<T> {
-        let Self { ticket, again_ms } = self;
-        Passed::Waits { ticket, again_ms }
-    }
-}
+/// By which a request waits, and in how many milliseconds it is to have the selector look again.
+type Waits = (Ticket, Option<u64>);
 
 /// It is the turn of a request.
 struct Turn {
@@ -124,93 +135,62 @@ struct Turn {
     ticket: Ticket,
     priority: i64,
     queued_ms: u64,
+    /// Whether the request waits no longer in any case.
+    is_last: bool,
 }
 
 impl Selector {
-    /// Selects for a request that comes to the gate of its passage in this `way`, by `select`. The gate is open from
-    /// then on, under `settings`.
+    /// Selects for a request by `select`. One with a passage comes to its gate, which is open from then on, by the
+    /// settings and in the way of `gate`; if it cannot go, it waits by the terms of the [`Newcomer`].
     ///
     /// # Errors
-    /// As [`Selector::arrive`] and [`Selector::try_again`].
+    /// As `select`; [`Error::Overloaded`] too if it may not wait, or the queue is full or closed. One that waited waits
+    /// no longer then, unless that is [`Error::Moved`]; it is overloaded too if it was displaced, or its deadline is
+    /// over.
     pub fn pass<T>(
         &mut self,
-        settings: &GateSettings,
-        way: &Way,
+        gate: Option<(&GateSettings, &Way)>,
         candidates: &mut Offers,
         request: &Request<'_>,
         select: impl FnOnce(&mut Self, &mut Offers, &Request<'_>) -> Result<T>,
     ) -> Result<Passed<T>> {
-        if let Some(passage) = request.passage {
-            self.gates_mut().open(passage.gate, settings);
+        let at_gate = gate.zip(request.passage);
+        if let Some(((settings, _), passage)) = at_gate {
+            self.gates.open(passage.gate, settings);
         }
-        match way {
-            Way::Preview => select(self, candidates, request).map(Passed::Picked),
-            Way::Now => self.arrive(candidates, request, None, select),
-            Way::Hold(newcomer) => self.arrive(candidates, request, Some(newcomer), select),
-            Way::Again(_, is_last) => self.try_again(candidates, request, *is_last, select),
-        }
-    }
-
-    /// Selects for a request that comes to the gate of its passage, by `select`; if it cannot go, it waits by the terms
-    /// of `newcomer`.
-    ///
-    /// # Errors
-    /// As `select`; [`Error::Overloaded`] too if it may not wait, or the queue is full or closed.
-    pub fn arrive<T>(
-        &mut self,
-        candidates: &mut Offers,
-        request: &Request<'_>,
-        newcomer: Option<&Newcomer>,
-        select: impl FnOnce(&mut Self, &mut Offers, &Request<'_>) -> Result<T>,
-    ) -> Result<Passed<T>> {
-        let Some(passage) = request.passage else {
+        let at_gate = at_gate.filter(|((_, way), _)| !matches!(way, Way::Preview));
+        let Some(((_, way), passage)) = at_gate else {
             return select(self, candidates, request).map(Passed::Picked);
         };
-        self.check_open(&passage)?;
-        self.end_silent(request.now);
-        match select(self, candidates, request) {
-            Ok(found) => {
-                self.tally(&passage, |tally| tally.admitted += 1);
-                Ok(Passed::Picked(found))
+        let turn = if let Way::Again(_, is_last) = *way {
+            match self.turn(candidates, request, is_last)? {
+                Ok(turn) => Some(turn),
+                Err((ticket, again_ms)) => return Ok(Passed::Waits { ticket, again_ms }),
             }
-            Err(error) => {
-                let waits = self.hold(candidates, request, newcomer, error);
-                waits.map(Waits::passed)
-            }
-        }
-    }
-
-    /// Selects for a request that waits, by `select`, if it was called. If it `is_last`, it waits no longer in any
-    /// case.
-    ///
-    /// # Errors
-    /// As `select`; [`Error::Overloaded`] too if it was displaced, or its deadline is over. It waits no longer then,
-    /// unless that is [`Error::Moved`].
-    pub fn try_again<T>(
-        &mut self,
-        candidates: &mut Offers,
-        request: &Request<'_>,
-        is_last: bool,
-        select: impl FnOnce(&mut Self, &mut Offers, &Request<'_>) -> Result<T>,
-    ) -> Result<Passed<T>> {
-        let turn = match self.turn(candidates, request, is_last)? {
-            Ok(turn) => turn,
-            Err(waits) => return Ok(waits.passed()),
+        } else {
+            self.check_open(&passage)?;
+            self.end_silent(request.now);
+            None
         };
+        let queued_ms = turn
+            .as_ref()
+            .map_or(request.queued_ms, |turn| turn.queued_ms);
         let request = Request {
-            queued_ms: turn.queued_ms,
+            queued_ms,
             ..*request
         };
-        match select(self, candidates, &request) {
-            Ok(found) => {
-                self.released(&turn);
-                Ok(Passed::Picked(found))
+        let (ticket, again_ms) = match (select(self, candidates, &request), turn) {
+            (Ok(found), turn) => {
+                match turn {
+                    Some(turn) => self.released(&turn),
+                    None => self.tally(&passage, |tally| tally.admitted += 1),
+                }
+                return Ok(Passed::Picked(found));
             }
-            Err(error) => {
-                let waits = self.not_released(&turn, is_last, request.now, error);
-                waits.map(Waits::passed)
-            }
-        }
+            (Err(error), Some(turn)) => self.not_released(&turn, request.now, error)?,
+            (Err(error), None) => self.hold(candidates, &request, way, error)?,
+        };
+        Ok(Passed::Waits { ticket, again_ms })
     }
 
     fn check_open(&mut self, passage: &Passage) -> Result<()> {
@@ -227,14 +207,16 @@ impl Selector {
         &mut self,
         candidates: &Offers,
         request: &Request<'_>,
-        newcomer: Option<&Newcomer>,
+        way: &Way,
         error: Error,
     ) -> Result<Waits> {
         let passage = request.passage.unwrap_or_default();
         let is_full = matches!(error, Error::Overloaded { .. });
-        let may_wait = |newcomer: &&Newcomer| is_full || newcomer.for_workers && is_passing(&error);
-        let Some(newcomer) = newcomer.filter(may_wait) else {
-            return Err(self.refuse(&passage, error));
+        let newcomer = match way {
+            Way::Hold(newcomer) if is_full || newcomer.for_workers && is_passing(&error) => {
+                newcomer
+            }
+            _ => return Err(self.refuse(&passage, error)),
         };
         let wait_ms = match error {
             Error::Overloaded { wait_ms, .. } => wait_ms,
@@ -266,8 +248,7 @@ impl Selector {
             let why = why::QUEUE_FULL;
             return Err(self.refuse(&passage, Error::Overloaded { wait_ms, why }));
         };
-        let again_ms = self.watch(passage.gate, ticket, request.now);
-        Ok(Waits { ticket, again_ms })
+        Ok((ticket, self.watch(passage.gate, ticket, request.now)))
     }
 
     /// Whether it is the turn of a request that waits.
@@ -291,6 +272,7 @@ impl Selector {
             ticket,
             priority: entry.priority,
             queued_ms: request.now.0.saturating_sub(entry.arrived.0),
+            is_last,
         };
         let is_over = |until: &Millis| is_last || *until <= request.now;
         let over = entry.deadline.filter(is_over).map(|_| waiting.own_deadline);
@@ -304,7 +286,7 @@ impl Selector {
             return Ok(Ok(turn));
         }
         let again_ms = self.watch(passage.gate, ticket, request.now);
-        Ok(Err(Waits { ticket, again_ms }))
+        Ok(Err((ticket, again_ms)))
     }
 
     /// A request that waited went to a worker.
@@ -318,13 +300,7 @@ impl Selector {
     }
 
     /// A request whose turn it was cannot go, for `error`: it waits on, or no longer.
-    fn not_released(
-        &mut self,
-        turn: &Turn,
-        is_last: bool,
-        now: Millis,
-        error: Error,
-    ) -> Result<Waits> {
+    fn not_released(&mut self, turn: &Turn, now: Millis, error: Error) -> Result<Waits> {
         if matches!(error, Error::Moved) {
             // It is asked for again at once.
             return Err(error);
@@ -332,7 +308,7 @@ impl Selector {
         let Some(gate) = self.gates.get_mut(turn.gate) else {
             return Err(error);
         };
-        if is_last || !is_passing(&error) {
+        if turn.is_last || !is_passing(&error) {
             return Err(self.expire(turn, error));
         }
         gate.is_declined = matches!(error, Error::Refused(_));
@@ -341,8 +317,7 @@ impl Selector {
         if let Some(waiting) = gate.queue.get_mut(turn.ticket) {
             waiting.tried = round;
         }
-        let (ticket, again_ms) = (turn.ticket, self.watch(turn.gate, turn.ticket, now));
-        Ok(Waits { ticket, again_ms })
+        Ok((turn.ticket, self.watch(turn.gate, turn.ticket, now)))
     }
 
     /// A request waits no longer, and gets the `error`.

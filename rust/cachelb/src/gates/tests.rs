@@ -62,11 +62,8 @@ fn one_whose_pick_vanished_keeps_its_turn() {
     assert_eq!(door.call_next(true), [first]);
     for is_last in [false, true] {
         let (asked, ticket) = door.waiting[&first].clone();
-        let moved = door.select(&asked, Some(ticket), |selector, offers, request| {
-            selector.try_again(offers, request, is_last, |_, _, _| {
-                Err::<Pick, _>(Error::Moved)
-            })
-        });
+        let way = Way::Again(ticket, is_last);
+        let moved = door.pass(&asked, &way, |_, _, _| Err(Error::Moved));
         assert_eq!(moved, Err(Error::Moved));
         assert!(door.call_next(false).is_empty());
         assert_eq!(door.gate().waiting().0, 2);

@@ -6,20 +6,22 @@ use std::sync::{Arc, Mutex};
 use std::task::{Wake, Waker};
 
 use cachelb::selector::{
-    Gate, GateId, GateSettings, Newcomer, Offers, Order, Passage, Passed, PendingLimits, Request,
-    Selector, Tenant, Ticket, Way,
+    Gate, GateId, GateSettings, Newcomer, Order, Passage, Passed, PendingLimits, Selector, Tenant,
+    Ticket, Way,
 };
+#[cfg(feature = "serving")]
 use cachelb_core::ids::Millis;
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 
 use super::NativeRouter;
-use super::pair::pair_by;
-use super::select::{Found, Kind, select_one};
+use super::pair::select_pair;
+use super::select::{Kind, select_one};
 use super::views::bands;
 use crate::arguments::Call;
-use crate::engine::{Engine, lock, pick};
+use crate::engine::{Engine, lock};
+use crate::error::to_python;
 use crate::options::read::{NOT_NEGATIVE, Options, millis};
 
 static GATES: AtomicU64 = AtomicU64::new(0);
@@ -43,7 +45,7 @@ impl Wake for Call0 {
 pub struct Entry {
     pub engine: Arc<Engine>,
     id: GateId,
-    settings: GateSettings,
+    pub settings: GateSettings,
     tenants: RandomState,
 }
 
@@ -68,18 +70,6 @@ impl Entry {
             ticket: way.ticket(),
             is_beside: false,
         }
-    }
-
-    /// Selects by `select` once it is the request's turn.
-    pub fn pass<T>(
-        &self,
-        way: &Way,
-        selector: &mut Selector,
-        candidates: &mut Offers,
-        request: &Request<'_>,
-        select: impl FnOnce(&mut Selector, &mut Offers, &Request<'_>) -> cachelb_core::Result<T>,
-    ) -> cachelb_core::Result<Passed<T>> {
-        selector.pass(&self.settings, way, candidates, request, select)
     }
 
     /// A request leaves the queue, if it waits.
@@ -173,38 +163,31 @@ impl AdmissionGate {
     fn select<'py>(
         &self,
         py: Python<'py>,
-        call: Call,
+        call: &mut Call,
         is_pair: bool,
         way: &Way,
-    ) -> PyResult<Found<Bound<'py, PyAny>>> {
+    ) -> PyResult<Passed<PyResult<Bound<'py, PyAny>>>> {
         let dry_run = matches!(way, Way::Preview);
         let (entry, tenant) = (&self.entry, call.tenant.as_ref());
         let tenant = tenant.map(|name| name.bind(py).to_str()).transpose()?;
-        let passage = Some(entry.passage(call.priority, tenant, way));
-        let (router, tried) = (self.router.bind(py), Vec::new());
-        if is_pair {
-            let kind = Kind {
-                passage,
-                ..Kind::pair(dry_run)
-            };
-            let found = pair_by(
-                router,
-                kind,
-                call,
-                tried,
-                |select, s, candidates, request| entry.pass(way, s, candidates, request, select),
-            )?;
-            return found.map(|pair| Ok(pair.into_pyobject(py)?.into_any()));
-        }
-        let kind = Kind {
-            passage,
-            ..Kind::whole(dry_run)
+        let kind = if is_pair {
+            Kind::pair(dry_run)
+        } else {
+            Kind::whole(dry_run)
         };
-        let pick = pick(dry_run);
-        let found = select_one(router, kind, call, tried, &|s, candidates, request| {
-            entry.pass(way, s, candidates, request, &pick)
-        })?;
-        found.map(|decision| Ok(Bound::new(py, decision)?.into_any()))
+        let kind = Kind {
+            passage: Some(entry.passage(call.priority, tenant, way)),
+            gate: Some((&entry.settings, way)),
+            ..kind
+        };
+        let (router, tried) = (self.router.bind(py), Vec::new());
+        Ok(if is_pair {
+            let found = select_pair(router, kind, call, tried)?;
+            found.map(|pair| Ok(pair.into_pyobject(py)?.into_any()))
+        } else {
+            let found = select_one(router, kind, call, tried)?;
+            found.map(|decision| Ok(Bound::new(py, decision)?.into_any()))
+        })
     }
 
     /// As [`Self::select`], for a request that is not held.
@@ -215,8 +198,9 @@ impl AdmissionGate {
         is_pair: bool,
         way: &Way,
     ) -> PyResult<Bound<'py, PyAny>> {
-        self.select(py, Call::from_keywords(arguments)?, is_pair, way)?
-            .now()
+        let mut call = Call::from_keywords(arguments)?;
+        let found = self.select(py, &mut call, is_pair, way)?.now();
+        found.map_err(|error| to_python(&error))?
     }
 }
 
@@ -276,12 +260,13 @@ impl AdmissionGate {
         } else {
             Way::Hold(newcomer)
         };
-        match this.select(py, Call::from_keywords(arguments)?, is_pair, &way)? {
-            Found::Decision(decision) => Ok(decision),
-            Found::Waits(ticket, again_ms, call) => {
+        let mut call = Call::from_keywords(arguments)?;
+        match this.select(py, &mut call, is_pair, &way)? {
+            Passed::Picked(decision) => decision,
+            Passed::Waits { ticket, again_ms } => {
                 let held = HeldRequest {
                     gate: slf.clone().unbind(),
-                    call: *call,
+                    call,
                     is_pair,
                     ticket,
                     again_s: Mutex::new(again_ms.map(|ms| ms as f64 / 1000.0)),
@@ -357,10 +342,10 @@ impl HeldRequest {
     ) -> PyResult<Option<Bound<'py, PyAny>>> {
         let gate = self.gate.get();
         let way = Way::Again(self.ticket, is_last);
-        let found = gate.select(py, self.call.clone_ref(py), self.is_pair, &way);
+        let found = gate.select(py, &mut self.call.clone_ref(py), self.is_pair, &way);
         match &found {
-            Ok(Found::Decision(_)) => self.is_over.store(true, Ordering::Relaxed),
-            Ok(Found::Waits(_, again_ms, _)) => {
+            Ok(Passed::Picked(_)) => self.is_over.store(true, Ordering::Relaxed),
+            Ok(Passed::Waits { again_ms, .. }) => {
                 *lock(&self.again_s) = again_ms.map(|ms| ms as f64 / 1000.0);
             }
             // It may have failed before it came to the gate.
@@ -368,8 +353,8 @@ impl HeldRequest {
         }
         gate.entry.engine.call_next(false)?;
         match found? {
-            Found::Decision(decision) => Ok(Some(decision)),
-            Found::Waits(..) => Ok(None),
+            Passed::Picked(decision) => decision.map(Some),
+            Passed::Waits { .. } => Ok(None),
         }
     }
 

@@ -1,71 +1,52 @@
 //! The selections of two workers for one request.
 
-use cachelb::selector::{Offers, Passed, Pick, Request, Selector};
-use cachelb_core::Result;
+use cachelb::selector::Passed;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 use super::NativeRouter;
-use super::select::{Found, Kind, Step, select_by};
+use super::select::{Kind, Ready, Step, select_by};
 use crate::args::named;
 use crate::arguments::Call;
 use crate::arguments::call::Tried;
 use crate::decision::Decision;
+use crate::error::to_python;
 
 /// The two decisions of a pair; the first is None if the second does both.
 pub(super) type PairOf = (Option<Decision>, Decision);
 
+/// Selects a pair of workers.
+pub(super) fn select_pair(
+    router: &Bound<'_, NativeRouter>,
+    kind: Kind<'_>,
+    call: &mut Call,
+    tried: Tried,
+) -> PyResult<Passed<PairOf>> {
+    let (terms, number) = (router.get().terms, router.get().engine.next_number());
+    let step: Step<'_, _> = &|selector, candidates, request| {
+        selector.select_pair(candidates, request, number, terms, kind.dry_run)
+    };
+    let decisions = |(prefill, decode): (Option<_>, _), ready: &Ready, call: Call, tried: Tried| {
+        let prefill = prefill.map(|pick| {
+            let call = call.clone_ref(router.py());
+            ready.decision(router, number, (pick, None), call, tried.clone())
+        });
+        let found = (decode, None);
+        let decode = ready.decision(router, ready.number, found, call, tried);
+        (prefill, decode)
+    };
+    select_by(router, kind, call, tried, step, decisions)
+}
+
+/// As [`select_pair`], whether they have room or not.
 fn pair(
     router: &Bound<'_, NativeRouter>,
-    call: Call,
+    mut call: Call,
     tried: Tried,
     dry_run: bool,
 ) -> PyResult<PairOf> {
-    let kind = Kind::pair(dry_run);
-    let found = pair_by(router, kind, call, tried, |step, s, candidates, request| {
-        step(s, candidates, request).map(Passed::Picked)
-    });
-    found?.now()
-}
-
-/// Picks of a pair: prefill, if any, and decode.
-type Halves = (Option<Pick>, Pick);
-
-/// Selects a pair by `step`, which is given the selection itself.
-pub(super) fn pair_by(
-    router: &Bound<'_, NativeRouter>,
-    kind: Kind,
-    call: Call,
-    tried: Tried,
-    step: impl Fn(
-        &dyn Fn(&mut Selector, &mut Offers, &Request<'_>) -> Result<Halves>,
-        &mut Selector,
-        &mut Offers,
-        &Request<'_>,
-    ) -> Result<Passed<Halves>>
-    + Sync,
-) -> PyResult<Found<PairOf>> {
-    let (terms, number) = (router.get().terms, router.get().engine.next_number());
-    let select = |selector: &mut Selector, candidates: &mut Offers, request: &Request<'_>| {
-        selector.select_pair(candidates, request, number, terms, kind.dry_run)
-    };
-    let step: Step<'_, _> = &|s, candidates, request| step(&select, s, candidates, request);
-    select_by(
-        router,
-        kind,
-        call,
-        tried,
-        step,
-        |(prefill, decode), ready, call, tried| {
-            let prefill = prefill.map(|pick| {
-                let call = call.clone_ref(router.py());
-                ready.decision(router, number, (pick, None), call, tried.clone())
-            });
-            let found = (decode, None);
-            let decode = ready.decision(router, ready.number, found, call, tried);
-            (prefill, decode)
-        },
-    )
+    let found = select_pair(router, Kind::pair(dry_run), &mut call, tried)?.now();
+    found.map_err(|error| to_python(&error))
 }
 
 #[pymethods]

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use cachelb::selector::{
-    Hints, Offers, Passage, Passed, PoolId, Prompt, PromptReader, Request, Role, Selector, Survey,
-    Ticket, Wanted,
+    Client, GateSettings, Hints, Offers, Passage, Passed, Pick, PoolId, Prompt, PromptReader,
+    Request, Role, Seen, Selector, Survey, Wanted, Way,
 };
 use cachelb_core::hashing::Hasher;
 use cachelb_core::ids::Millis;
@@ -24,56 +24,33 @@ use crate::arguments::{
 };
 use crate::custom::{Picks, RequestView, TRIES};
 use crate::decision::{Decision, Owner, Reread, Selected};
-use crate::engine::{Picked, pick};
 use crate::error::{to_python, unknown_worker};
 use crate::policy::no_worker;
 use crate::workers::{Limits, Registered};
-use cachelb::selector::Client;
 
 /// Which workers a selection is about.
 #[derive(Clone, Copy)]
-pub struct Kind {
+pub struct Kind<'a> {
     /// The parts of a request that policies of the caller's pick for, the first worker to be picked last.
     pub wanted: &'static [Wanted],
     pub dry_run: bool,
     /// How the request takes part in admission, if it does.
     pub passage: Option<Passage>,
+    /// The settings of its gate, and how it comes there.
+    pub gate: Option<(&'a GateSettings, &'a Way)>,
 }
 
 /// The step of a selection under the lock.
 pub type Step<'a, T> = &'a (dyn Fn(&mut Selector, &mut Offers, &Request<'_>) -> Result<T> + Sync);
 
-/// Result of a selection: a worker, or a request that waits.
-pub(super) enum Found<T> {
-    Decision(T),
-    Waits(Ticket, Option<u64>, Box<Call>),
-}
-
-impl<T> Found<T> {
-    /// The result with `to` applied to the worker.
-    pub fn map<U>(self, to: impl FnOnce(T) -> PyResult<U>) -> PyResult<Found<U>> {
-        Ok(match self {
-            Self::Decision(found) => Found::Decision(to(found)?),
-            Self::Waits(ticket, again_ms, call) => Found::Waits(ticket, again_ms, call),
-        })
-    }
-
-    /// The worker, where nothing waits.
-    pub fn now(self) -> PyResult<T> {
-        match self {
-            Self::Decision(found) => Ok(found),
-            Self::Waits(..) => Err(to_python(&Error::NoCandidate)),
-        }
-    }
-}
-
-impl Kind {
+impl Kind<'_> {
     /// One worker for the whole request, whether it has room or not.
     pub fn whole(dry_run: bool) -> Self {
         Self {
             wanted: &[Wanted::Whole],
             dry_run,
             passage: None,
+            gate: None,
         }
     }
 
@@ -89,17 +66,23 @@ impl Kind {
 /// Selects one worker, for the whole request or for one half of it.
 pub(super) fn select_one(
     router: &Bound<'_, NativeRouter>,
-    kind: Kind,
-    call: Call,
+    kind: Kind<'_>,
+    call: &mut Call,
     tried: Tried,
-    step: Step<'_, Passed<Picked>>,
-) -> PyResult<Found<Decision>> {
+) -> PyResult<Passed<Decision>> {
+    let pick: Step<'_, _> = &|selector, offers, request| {
+        if kind.dry_run {
+            let (pick, seen) = selector.preview(offers, request)?;
+            return Ok((pick, Some(seen)));
+        }
+        Ok((selector.select(offers, request)?, None))
+    };
     select_by(
         router,
         kind,
         call,
         tried,
-        step,
+        pick,
         |found, ready, call, tried| ready.decision(router, ready.number, found, call, tried),
     )
 }
@@ -107,34 +90,28 @@ pub(super) fn select_one(
 /// Selects one worker, whether it has room or not.
 fn select_now(
     router: &Bound<'_, NativeRouter>,
-    kind: Kind,
-    call: Call,
-    tried: Tried,
-) -> PyResult<Decision> {
-    let pick = pick(kind.dry_run);
-    let step: Step<'_, _> =
-        &|selector, offers, request| pick(selector, offers, request).map(Passed::Picked);
-    select_one(router, kind, call, tried, step)?.now()
-}
-
-/// Selects by `step`, and makes what `decide` does of its picks.
-pub(super) fn select_by<T: Send, D>(
-    router: &Bound<'_, NativeRouter>,
-    kind: Kind,
+    kind: Kind<'_>,
     mut call: Call,
     tried: Tried,
-    step: Step<'_, Passed<T>>,
+) -> PyResult<Decision> {
+    let found = select_one(router, kind, &mut call, tried)?.now();
+    found.map_err(|error| to_python(&error))
+}
+
+/// Selects by `step`, and makes what `decide` does of its picks. The call of a request that waits stays with the caller.
+pub(super) fn select_by<T: Send, D>(
+    router: &Bound<'_, NativeRouter>,
+    kind: Kind<'_>,
+    call: &mut Call,
+    tried: Tried,
+    step: Step<'_, T>,
     decide: impl FnOnce(T, &Ready, Call, Tried) -> D,
-) -> PyResult<Found<D>> {
+) -> PyResult<Passed<D>> {
     let this = router.get();
     NativeRouter::wake(router)?;
     let begun = this.engine.begin(kind.dry_run);
-    let (found, ready) =
-        with_scratch(|scratch| kind.step(router, &mut call, &tried, scratch, step))?;
-    let found = match found {
-        Passed::Picked(found) => Found::Decision(decide(found, &ready, call, tried)),
-        Passed::Waits { ticket, again_ms } => Found::Waits(ticket, again_ms, Box::new(call)),
-    };
+    let (found, ready) = with_scratch(|scratch| kind.step(router, call, &tried, scratch, step))?;
+    let found = found.map(|found| decide(found, &ready, std::mem::take(call), tried));
     this.fleet.get().registry.roster.give_back(ready.offers);
     this.engine.selected(begun);
     Ok(found)
@@ -204,7 +181,7 @@ impl NativeRouter {
     }
 }
 
-impl Kind {
+impl Kind<'_> {
     /// Reads `call`, whose body is read into it meanwhile, then runs `step` as one atomic step.
     fn step<T: Send>(
         self,
@@ -213,7 +190,7 @@ impl Kind {
         tried: &[Try],
         scratch: &mut Scratch,
         step: Step<'_, T>,
-    ) -> PyResult<(T, Ready)> {
+    ) -> PyResult<(Passed<T>, Ready)> {
         let (py, this, dry_run) = (router.py(), router.get(), self.dry_run);
         let waited = self.passage.is_some_and(|passage| passage.ticket.is_some());
         let counted = !dry_run && tried.is_empty() && !waited;
@@ -255,7 +232,7 @@ impl Ready {
         &self,
         router: &Bound<'_, NativeRouter>,
         number: u64,
-        (pick, seen): Picked,
+        (pick, seen): (Pick, Option<Vec<Seen>>),
         call: Call,
         tried: Tried,
     ) -> Decision {
@@ -339,15 +316,19 @@ impl Ready {
         &self,
         router: &Bound<'_, NativeRouter>,
         call: &Call,
-        kind: Kind,
+        kind: Kind<'_>,
         offers: &mut Offers,
         request: &Request<'_>,
         step: Step<'_, T>,
-    ) -> PyResult<Result<T>> {
+    ) -> PyResult<Result<Passed<T>>> {
         let customs = &router.get().customs;
+        let select = |offers: &mut Offers, request: &Request<'_>| {
+            let work = |selector: &mut Selector| selector.pass(kind.gate, offers, request, step);
+            self.locked(router, work)
+        };
         let is_asked = |&wanted| customs.are_asked(wanted, kind.dry_run);
         if !kind.wanted.iter().any(is_asked) {
-            return self.locked(router, |selector| step(selector, offers, request));
+            return select(offers, request);
         }
         for _ in 0..TRIES {
             let mut picks = Picks::default();
@@ -362,13 +343,13 @@ impl Ready {
                 shadow_picks: &picks.shadows,
                 ..*request
             };
-            let found = self.locked(router, |selector| step(selector, offers, &pinned))?;
+            let found = select(offers, &pinned)?;
             if !matches!(found, Err(Error::Moved)) {
                 return Ok(found);
             }
             offers.restore(&before);
         }
-        self.locked(router, |selector| step(selector, offers, request))
+        select(offers, request)
     }
 
     /// Runs `work` on the selector, without the GIL if the prompt is long.

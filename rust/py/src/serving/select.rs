@@ -260,25 +260,21 @@ impl<'a> Selection<'a> {
                 let pick = selector.peek(candidates, request)?;
                 let id = selector.fleet().find(&candidates[pick.offer].name);
                 let inflight = id.map_or(0, |id| selector.book().loads.inflight(id));
-                return Ok(Passed::Picked((pick, u64::from(inflight))));
+                return Ok((pick, u64::from(inflight)));
             }
-            let select =
-                |selector: &mut Selector, candidates: &mut Offers, request: &Request<'_>| {
-                    Ok((selector.select(candidates, request)?, 0))
-                };
-            match entrance {
-                Some((entry, way, _)) => entry.pass(way, selector, candidates, request, select),
-                None => select(selector, candidates, request).map(Passed::Picked),
-            }
+            Ok((selector.select(candidates, request)?, 0))
         };
+        let gate = entrance.map(|(entry, way, _)| (&entry.settings, way));
         let found = match self.python.as_ref().filter(|_| !query.pinned) {
             Some(router) => {
-                let kind = Kind::whole(query.dry_run);
+                let kind = Kind {
+                    gate,
+                    ..Kind::whole(query.dry_run)
+                };
                 ready.decide(router, &self.call, kind, candidates, &request, &step)
             }
-            None => {
-                (self.host.router().engine).caught(|selector| step(selector, candidates, &request))
-            }
+            None => (self.host.router().engine)
+                .caught(|selector| selector.pass(gate, candidates, &request, &step)),
         };
         match found.map_err(|error| failed(&error))? {
             Ok(Passed::Picked(found)) => Ok(Some(found)),

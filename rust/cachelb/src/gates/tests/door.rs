@@ -58,6 +58,7 @@ pub struct Door {
     called: Arc<Mutex<Vec<u64>>>,
     pub now: Millis,
     next: u64,
+    settings: GateSettings,
     pub waiting: HashMap<u64, (Asked, Ticket)>,
 }
 
@@ -76,6 +77,7 @@ impl Door {
             called: Arc::default(),
             now: Millis(0),
             next: 0,
+            settings: settings.clone(),
             waiting: HashMap::new(),
         }
     }
@@ -85,12 +87,12 @@ impl Door {
         Self::new(&NAMES[..workers], rule, settings)
     }
 
-    pub fn select<T>(
+    pub fn pass(
         &mut self,
         asked: &Asked,
-        ticket: Option<Ticket>,
-        step: impl FnOnce(&mut Selector, &mut Offers, &Request<'_>) -> T,
-    ) -> T {
+        way: &Way,
+        select: impl FnOnce(&mut Selector, &mut Offers, &Request<'_>) -> Result<Pick>,
+    ) -> Result<Passed<Pick>> {
         let mut offers = offers(&NAMES);
         for at in (0..NAMES.len()).filter(|&at| asked.barred[at]) {
             offers.set_eligibility(at, Eligibility::NotAmong);
@@ -99,7 +101,7 @@ impl Door {
             gate: GATE,
             priority: asked.priority,
             tenant: Tenant(asked.tenant),
-            ticket,
+            ticket: way.ticket(),
             ..Passage::default()
         };
         let request = Request {
@@ -109,7 +111,8 @@ impl Door {
             now: self.now,
             ..Request::default()
         };
-        step(&mut self.selector, &mut offers, &request)
+        let gate = Some((&self.settings, way));
+        (self.selector).pass(gate, &mut offers, &request, select)
     }
 
     /// A request comes, the number of which is returned too.
@@ -123,10 +126,12 @@ impl Door {
             until: asked.until,
             for_workers: asked.for_workers,
         };
-        let newcomer = Some(&newcomer).filter(|_| may_wait);
-        let passed = self.select(asked, None, |selector, offers, request| {
-            selector.arrive(offers, request, newcomer, Selector::select)
-        });
+        let way = if may_wait {
+            Way::Hold(newcomer)
+        } else {
+            Way::Now
+        };
+        let passed = self.pass(asked, &way, Selector::select);
         if let Ok(Passed::Waits { ticket, .. }) = passed {
             self.waiting.insert(number, (asked.clone(), ticket));
         }
@@ -135,9 +140,7 @@ impl Door {
 
     pub fn try_again(&mut self, number: u64, is_last: bool) -> Result<Passed<Pick>> {
         let (asked, ticket) = self.waiting.remove(&number).expect("waits");
-        let passed = self.select(&asked, Some(ticket), |selector, offers, request| {
-            selector.try_again(offers, request, is_last, Selector::select)
-        });
+        let passed = self.pass(&asked, &Way::Again(ticket, is_last), Selector::select);
         if matches!(passed, Ok(Passed::Waits { .. })) {
             self.waiting.insert(number, (asked, ticket));
         }

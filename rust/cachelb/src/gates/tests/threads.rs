@@ -48,25 +48,23 @@ macro_rules! shared {
                     until: None,
                     for_workers: false,
                 };
-                let mut ticket = None;
+                let mut way = Way::Hold(newcomer);
                 let pick = loop {
                     let mut door = self.door.lock().expect("sound");
-                    let passed = door.select(asked, ticket, |selector, offers, request| match ticket {
-                        None => selector.arrive(offers, request, Some(&newcomer), Selector::select),
-                        Some(_) => selector.try_again(offers, request, false, Selector::select),
-                    });
+                    let passed = door.pass(asked, &way, Selector::select);
                     drop(door);
                     match passed {
                         Ok(Passed::Picked(pick)) => break pick,
-                        Ok(Passed::Waits { ticket: own, .. }) => {
-                            ticket = Some(own);
+                        Ok(Passed::Waits { ticket, .. }) => {
+                            way = Way::Again(ticket, false);
                             self.call_next(false);
                             parked.wait();
                         }
                         Err(error) => panic!("{error}"),
                     }
                 };
-                if ticket.is_some() {
+                let waited = way.ticket().is_some();
+                if waited {
                     self.call_next(false);
                 }
                 let booking = pick.booking.expect("booked");
@@ -77,7 +75,7 @@ macro_rules! shared {
                 if self.waiting.load(Ordering::SeqCst) > 0 {
                     self.call_next(true);
                 }
-                ticket.is_some()
+                waited
             }
         }
     };

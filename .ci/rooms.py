@@ -40,7 +40,7 @@ WORDS: Final[Mapping[str, tuple[str, int]]] = {
     "sight": ("fleet state", 0),
     "trail trails": ("trace", 0),
     "desk desks": ("relay", 0),
-    "worth": ("trust", 5),
+    "worth": ("trust", 4),
     "reach": ("scope, eligible", 8),
     "fed": ("with events", 5),
     "ahead": ("early", 2),

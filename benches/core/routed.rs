@@ -2,7 +2,9 @@
 
 use std::sync::Mutex;
 
-use cachelb::selector::{Placements, PoolId, PoolSettings, Profile, Rank, Selector, Settings};
+use cachelb::selector::{
+    Feeds, Placements, PoolId, PoolSettings, Profile, Rank, Selector, Settings,
+};
 use cachelb_core::hashing::Hasher;
 use cachelb_core::ids::{Millis, WorkerId};
 use cachelb_events::{Delivery, FeedSettings, FollowerSettings, IngestSettings, Moment, Streams};
@@ -13,6 +15,7 @@ const BUDGET: usize = 1 << 30;
 /// A router and the streams of its workers.
 pub struct Routed {
     pub selector: Mutex<Selector>,
+    feeds: Feeds,
     ids: Vec<WorkerId>,
     streams: Vec<Streams>,
     sequence: Vec<u64>,
@@ -50,6 +53,7 @@ impl Routed {
             .collect();
         Self {
             selector: Mutex::new(selector),
+            feeds: Feeds::default(),
             ids,
             streams,
             sequence: vec![0; workers],
@@ -60,6 +64,8 @@ impl Routed {
     pub fn worker(&self, n: usize) -> Rank<'_, Mutex<Selector>> {
         Rank {
             access: &self.selector,
+            feeds: &self.feeds,
+            shared: None,
             worker: self.ids[n],
             home: PoolId(0),
             now: Millis(0),

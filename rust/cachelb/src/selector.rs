@@ -57,7 +57,7 @@ pub use crate::bookings::ledger::{
 pub use crate::bookings::timing::Timing;
 pub use crate::feeds::Feed;
 pub use crate::feeds::rank::{Access, Rank};
-pub use crate::feeds::streams::{Feeds, SharedStreams, Site, WorkerStreams};
+pub use crate::feeds::streams::{Feeds, SharedStreams, WorkerStreams};
 pub use crate::fleet::block_sizes::{Disagreement, EngineKind, Facts};
 pub use crate::fleet::health::{Breaker, News, Silence, Sleep};
 pub use crate::fleet::membership::Workers;

@@ -1,9 +1,40 @@
-//! The part of the index that an ingester needs: one worker's blocks, by our own hashes.
+//! The index as a stream sees it: one worker's blocks, by our own hashes, and how far its events can be trusted.
 
 use cachelb_core::groups::Resuming;
-use cachelb_core::ids::{Medium, SequenceHash};
+use cachelb_core::ids::{Medium, Millis, SequenceHash};
 
-use crate::batch::Place;
+use crate::batch::{Batch, Place};
+use crate::repair::{Finding, Heard};
+
+cachelb_core::named! {
+    /// How far a stream can be trusted.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+    FeedState {
+        /// The first replay is not over.
+        #[default]
+        Starting = "starting",
+        /// Everything the engine announced is known.
+        Live = "live",
+        /// Messages are missing and requested; announced blocks may be gone.
+        Suspect = "suspect",
+        /// Announcements since it started over are known, earlier ones are not.
+        Degraded = "degraded",
+    }
+}
+
+/// How far the events of a worker can be trusted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Worth {
+    /// Not at all: they cannot be used.
+    Refused,
+    /// As far as the state of the stream permits.
+    Believed {
+        /// State of the stream.
+        state: FeedState,
+        /// Tokens per block of the engine, once it is known.
+        engine_block_size: Option<u32>,
+    },
+}
 
 /// The blocks one worker holds. Writes for a removed worker do nothing.
 pub trait Holdings {
@@ -54,5 +85,21 @@ pub trait Holdings {
     fn is_shared(&self, place: Place) -> bool {
         let _ = place;
         false
+    }
+
+    /// The events of the worker can be trusted that far from now on.
+    fn set_trust(&mut self, trust: Worth) {
+        let _ = trust;
+    }
+
+    /// Some events of a message concern a shared cache, by [`Self::is_shared`].
+    fn share(&mut self, batch: &Batch, now: Millis) {
+        let _ = (batch, now);
+    }
+
+    /// A message was applied. Returns the findings about the worker.
+    fn heard(&mut self, heard: Heard) -> Finding {
+        let _ = heard;
+        Finding::default()
     }
 }

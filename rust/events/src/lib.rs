@@ -36,14 +36,10 @@ mod tests;
 
 pub use batch::{Attention, Batch, Event, Extra, Name, Place, Remove, Span, Store};
 pub use decode::{MAX_PAYLOAD, Undecodable, decode};
-pub use holdings::Holdings;
+pub use holdings::{FeedState, Holdings, Worth};
 pub use ingest::Ingest;
-pub use order::feed::{
-    Feed, FeedSettings, FeedStats, Host, Message, Moment, Progress, Received, Worth,
-};
-pub use order::follower::{
-    Cause, Due, Fate, FeedState, Follower, FollowerSettings, Mark, Tally, Verdict,
-};
+pub use order::feed::{Feed, FeedSettings, FeedStats, Message, Moment, Progress, Received};
+pub use order::follower::{Cause, Due, Fate, Follower, FollowerSettings, Mark, Tally, Verdict};
 pub use order::streams::{Delivery, Streams, Totals};
 pub use repair::{Fault, Finding, Heard};
 pub use settings::{IngestSettings, Refusal, sizes_fit};

@@ -11,14 +11,14 @@ use std::thread;
 
 use cachelb::selector::{
     Access, Eligibility, Ending, Facts, GateId, GateSettings, Newcomer, Offer, Offers, PairTerms,
-    Passage, Passed, Pick, PoolId, Rank, Receipt, Request, Selector, Site, Ticket, Usage, Way,
+    Passage, Passed, Pick, PoolId, Rank, Receipt, Request, Selector, Ticket, Usage, Way,
     WorkerStreams,
 };
 use cachelb::{CoreError, Error, Ranks, Registry};
 use cachelb_core::block_tracker::Origin;
 use cachelb_core::ids::{Medium, Millis, SequenceHash};
 use cachelb_core::load::{BookingId, Known, Report};
-use cachelb_events::{FeedState, Holdings, Host as _, Moment, Worth};
+use cachelb_events::{FeedState, Holdings, Moment, Worth};
 
 use crate::engine::EngineLoad;
 use crate::engine::change::Change;
@@ -355,7 +355,7 @@ impl<T: Clone + Send + Sync, A: Access + Sync> Routed<'_, T, A> {
         key: &str,
         streams: &WorkerStreams,
         now: f64,
-        work: impl FnOnce(Rank<'_, Site<'_, A>>),
+        work: impl FnOnce(Rank<'_, A>),
     ) {
         let at = Moment {
             now: millis(now),
@@ -427,7 +427,7 @@ impl<T: Clone + Send + Sync, A: Access + Sync> Routed<'_, T, A> {
 
 /// The events of one worker.
 struct Events<'a, A> {
-    rank: Rank<'a, Site<'a, A>>,
+    rank: Rank<'a, A>,
     /// The cache groups they are about.
     layout: Option<&'a CacheLayout>,
     block_size: u32,
@@ -475,7 +475,7 @@ impl<A: Access + Sync> Events<'_, A> {
 
     fn believe(&mut self, state: FeedState) {
         let size = (self.layout).map_or(self.block_size, CacheLayout::full_block);
-        self.rank.worth(Worth::Believed {
+        self.rank.set_trust(Worth::Believed {
             state,
             engine_block_size: Some(size),
         });

@@ -1,13 +1,15 @@
 //! One rank of a worker as its event stream sees it: its holdings in its home pool, a slice at a time.
 
 use std::sync::Mutex;
+use std::sync::atomic::Ordering;
 
 use cachelb_core::groups::Resuming;
 use cachelb_core::ids::{Medium, Millis, SequenceHash, WorkerId};
-use cachelb_events::{Batch, Finding, Heard, Holdings, Host, Place, Worth};
+use cachelb_events::{Batch, Finding, Heard, Holdings, Place, Worth};
 
 use crate::Selector;
 use crate::feeds::Feed;
+use crate::feeds::streams::{Feeds, SharedStreams};
 use crate::fleet::roster::lock;
 use crate::request::PoolId;
 
@@ -23,22 +25,6 @@ pub trait Access {
     fn in_turn<R: Send>(&self, work: impl FnOnce(&mut Selector) -> R + Send) -> R {
         self.held(work)
     }
-
-    /// Whether a worker's own events describe a shared cache in this place.
-    fn is_shared(&self, place: Place) -> bool {
-        let _ = place;
-        false
-    }
-
-    /// Passes on the entries of a message that concern a shared cache of the pool `home`.
-    fn share(&self, batch: &Batch, home: PoolId, now: Millis) {
-        let _ = (batch, home, now);
-    }
-
-    /// Called when events about the pool `home` are trusted.
-    fn believed(&self, home: PoolId) {
-        let _ = home;
-    }
 }
 
 impl Access for Mutex<Selector> {
@@ -52,6 +38,10 @@ impl Access for Mutex<Selector> {
 pub struct Rank<'a, A> {
     /// Where its selector lies.
     pub access: &'a A,
+    /// The streams of all workers.
+    pub feeds: &'a Feeds,
+    /// The shared cache that it reads beside its own blocks.
+    pub shared: Option<&'a SharedStreams>,
     /// Its id.
     pub worker: WorkerId,
     /// The pool that its events are about.
@@ -132,20 +122,26 @@ impl<A: Access + Sync> Holdings for Rank<'_, A> {
     }
 
     fn is_shared(&self, place: Place) -> bool {
-        self.access.is_shared(place)
+        self.shared.is_some_and(|cache| cache.holds(place))
     }
-}
 
-impl<A: Access + Sync> Host for Rank<'_, A> {
-    fn worth(&mut self, worth: Worth) {
-        self.feed(|feed| feed.set_trust(worth));
-        if worth != Worth::Refused {
-            self.access.believed(self.home);
+    fn set_trust(&mut self, trust: Worth) {
+        self.feed(|feed| feed.set_trust(trust));
+        if trust != Worth::Refused && self.home == PoolId::default() {
+            self.feeds.fed.store(true, Ordering::Relaxed);
         }
     }
 
     fn share(&mut self, batch: &Batch, now: Millis) {
-        self.access.share(batch, self.home, now);
+        let Some(cache) = self.shared else { return };
+        let mut holder = Self {
+            shared: None,
+            worker: cache.holder(),
+            now,
+            ..*self
+        };
+        let streams = &cache.streams.streams;
+        streams.share(batch, |place| cache.holds(place), now, &mut holder);
     }
 
     fn heard(&mut self, heard: Heard) -> Finding {

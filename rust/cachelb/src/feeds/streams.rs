@@ -4,13 +4,9 @@ use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use cachelb_core::ids::{Medium, Millis, WorkerId};
-use cachelb_events::{
-    Batch, FeedSettings, FollowerSettings, IngestSettings, Place, Streams, Totals,
-};
+use cachelb_core::ids::{Medium, WorkerId};
+use cachelb_events::{FeedSettings, FollowerSettings, IngestSettings, Place, Streams, Totals};
 
-use crate::Selector;
-use crate::feeds::rank::{Access, Rank};
 use crate::fleet::model_name::CommonName;
 use crate::fleet::roster::{Worker, lock};
 use crate::indexes::shared_cache::SharedTerms;
@@ -84,7 +80,7 @@ pub struct SharedStreams {
 
 impl SharedStreams {
     /// Whether the blocks that a worker announces in `place` are recorded here.
-    fn holds(&self, place: Place) -> bool {
+    pub(super) fn holds(&self, place: Place) -> bool {
         match place {
             Place::Shared => true,
             Place::In(medium) => self.media.contains(&medium),
@@ -109,7 +105,7 @@ pub struct Feeds {
     /// Counters of streams that are gone.
     retired: Mutex<Totals>,
     /// Events came for the first pool.
-    fed: AtomicBool,
+    pub(super) fed: AtomicBool,
     /// The engines' name of the model that no pool was declared for; events do not carry it.
     own: Mutex<CommonName>,
     /// Adapters that events named.
@@ -233,47 +229,6 @@ impl Feeds {
     pub fn learn_adapter(&self, name: &str) {
         if lock(&self.adapters).insert(name.into()) {
             lock(&self.own).drop_name(name);
-        }
-    }
-}
-
-/// Where the ranks of one worker find the selector, and the shared cache that they read.
-#[derive(Debug)]
-pub struct Site<'a, A> {
-    pub(crate) access: &'a A,
-    pub(crate) feeds: &'a Feeds,
-    /// Beside the worker's own blocks.
-    pub(crate) shared: Option<&'a SharedStreams>,
-}
-
-impl<A: Access + Sync> Access for Site<'_, A> {
-    fn held<R: Send>(&self, work: impl FnOnce(&mut Selector) -> R + Send) -> R {
-        self.access.held(work)
-    }
-
-    fn is_shared(&self, place: Place) -> bool {
-        self.shared.is_some_and(|cache| cache.holds(place))
-    }
-
-    fn share(&self, batch: &Batch, home: PoolId, now: Millis) {
-        let Some(cache) = self.shared else { return };
-        let site = Site {
-            shared: None,
-            ..*self
-        };
-        let mut host = Rank {
-            access: &site,
-            worker: cache.holder(),
-            home,
-            now,
-        };
-        let streams = &cache.streams.streams;
-        streams.share(batch, |place| cache.holds(place), now, &mut host);
-    }
-
-    fn believed(&self, home: PoolId) {
-        if home == PoolId::default() {
-            self.feeds.fed.store(true, Ordering::Relaxed);
         }
     }
 }

@@ -11,7 +11,7 @@ use cachelb_share::{Word, fingerprint};
 use crate::Selector;
 use crate::error::{Error, Result};
 use crate::feeds::rank::{Access, Rank};
-use crate::feeds::streams::{Feeds, SharedStreams, Site, WorkerStreams};
+use crate::feeds::streams::{Feeds, SharedStreams, WorkerStreams};
 use crate::fleet::names::{TagKey, names_of};
 use crate::fleet::roster::{Registered, Roster, Worker, lock};
 use crate::fleet::worker::{Eligibility, Profile, Role};
@@ -22,7 +22,7 @@ use crate::request::prompt::PromptReader;
 use crate::sharing::Sharing;
 
 /// The ranks of a worker, by their number.
-pub type Ranks<'a, A> = &'a dyn Fn(usize) -> Rank<'a, Site<'a, A>>;
+pub type Ranks<'a, A> = &'a dyn Fn(usize) -> Rank<'a, A>;
 
 /// Workers, models, event streams and readers of prompts.
 #[derive(Debug)]
@@ -256,15 +256,14 @@ impl<T: Clone + Send + Sync> Registry<T> {
         work: impl FnOnce(&WorkerStreams, Ranks<'_, A>, Moment) -> R,
     ) -> R {
         let shared = self.feeds.shared(streams.home);
-        let shared = shared.as_ref();
-        let site = Site {
+        let is_read = |cache: &&SharedStreams| {
+            cache.holder() != streams.ids[0] && cache.terms.readers.has(key)
+        };
+        let shared = shared.as_ref().filter(is_read);
+        let host = |rank: usize| Rank {
             access,
             feeds: &self.feeds,
-            shared: shared
-                .filter(|cache| cache.holder() != streams.ids[0] && cache.terms.readers.has(key)),
-        };
-        let host = |rank: usize| Rank {
-            access: &site,
+            shared,
             worker: streams.ids[rank],
             home: streams.home,
             now: at.now,

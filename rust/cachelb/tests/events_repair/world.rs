@@ -13,7 +13,7 @@ use cachelb_core::ids::{Medium, Millis, SequenceHash, WorkerId};
 use cachelb_core::load::BookingId;
 use cachelb_events::{
     Batch, Event, Fault, Feed, FeedSettings, FeedState, Finding, FollowerSettings, Heard, Holdings,
-    Host, IngestSettings, Message, Moment, Name, Progress, Worth,
+    IngestSettings, Message, Moment, Name, Progress, Worth,
 };
 use cachelb_policy::{KvAware, Rng};
 
@@ -128,11 +128,9 @@ impl Holdings for Rank<'_> {
     fn holds(&self, hash: SequenceHash, medium: Medium) -> bool {
         self.selector.pools()[PoolId(0)].holds(self.worker, hash, medium)
     }
-}
 
-impl Host for Rank<'_> {
-    fn worth(&mut self, worth: Worth) {
-        self.feed().set_trust(worth);
+    fn set_trust(&mut self, trust: Worth) {
+        self.feed().set_trust(trust);
     }
 
     fn heard(&mut self, heard: Heard) -> Finding {
@@ -289,7 +287,7 @@ impl World {
         }
     }
 
-    fn on_feed<R>(&mut self, call: impl FnOnce(&mut Feed, &mut dyn Host) -> R) -> R {
+    fn on_feed<R>(&mut self, call: impl FnOnce(&mut Feed, &mut dyn Holdings) -> R) -> R {
         let mut host = Rank {
             selector: &mut self.selector,
             worker: self.worker,

@@ -4,42 +4,12 @@ use cachelb_core::ids::{Medium, Millis};
 
 use crate::batch::{Batch, Event, Place};
 use crate::decode::{Undecodable, decode};
-use crate::holdings::Holdings;
+use crate::holdings::{FeedState, Holdings, Worth};
 use crate::ingest::Ingest;
-use crate::order::follower::{
-    Cause, Due, Fate, FeedState, Follower, FollowerSettings, Mark, Tally,
-};
-use crate::repair::{Fault, Finding, Heard, Pace, Repairs};
+use crate::order::follower::{Cause, Due, Fate, Follower, FollowerSettings, Mark, Tally};
+use crate::repair::{Fault, Pace, Repairs};
 use crate::settings::{IngestSettings, Refusal};
 use crate::stats::{DropReason, EventStats, GroupStats};
-
-/// How far the events of a worker can be trusted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Worth {
-    /// Not at all: they cannot be used.
-    Refused,
-    /// As far as the state of the stream permits.
-    Believed {
-        /// State of the stream.
-        state: FeedState,
-        /// Tokens per block of the engine, once it is known.
-        engine_block_size: Option<u32>,
-    },
-}
-
-/// The index as a stream sees it: one worker's holdings, and how far they can be trusted.
-pub trait Host: Holdings {
-    /// The events of the worker can be trusted that far from now on.
-    fn worth(&mut self, worth: Worth);
-
-    /// Some events of a message concern a shared cache, by [`Holdings::is_shared`].
-    fn share(&mut self, batch: &Batch, now: Millis) {
-        let _ = (batch, now);
-    }
-
-    /// A message was applied. Returns the host's findings about the worker.
-    fn heard(&mut self, heard: Heard) -> Finding;
-}
 
 /// Settings of a feed.
 #[derive(Debug, Clone, Copy)]
@@ -180,20 +150,20 @@ impl Feed {
     }
 
     /// A source is subscribed. Returns the number to ask a replay from.
-    pub fn connected(&mut self, replayable: bool, at: Moment, host: &mut dyn Host) -> Progress {
+    pub fn connected(&mut self, replayable: bool, at: Moment, host: &mut dyn Holdings) -> Progress {
         self.follower.connected(replayable);
         self.progress(0, at, host)
     }
 
     /// The source lost its connection.
-    pub fn disconnected(&mut self, host: &mut dyn Host) {
+    pub fn disconnected(&mut self, host: &mut dyn Holdings) {
         self.follower.disconnected();
         self.tell(host);
     }
 
     /// A message of a source that can replay. A source that was not announced counts as connected from its first
     /// message on.
-    pub fn live(&mut self, message: Message<'_>, at: Moment, host: &mut dyn Host) -> Progress {
+    pub fn live(&mut self, message: Message<'_>, at: Moment, host: &mut dyn Holdings) -> Progress {
         if !self.follower.is_introduced() && message.seq.is_some() {
             self.follower.connected(true);
         }
@@ -201,7 +171,7 @@ impl Feed {
     }
 
     /// A message as it comes; if no source was ever connected, nothing can be replayed.
-    pub fn take(&mut self, message: Message<'_>, at: Moment, host: &mut dyn Host) -> Progress {
+    pub fn take(&mut self, message: Message<'_>, at: Moment, host: &mut dyn Holdings) -> Progress {
         if let Ok(batch) = message.batch {
             self.lag_s = Some(at.wall_s - batch.ts);
         }
@@ -230,7 +200,7 @@ impl Feed {
     }
 
     /// A message of a replay.
-    pub fn replayed(&mut self, message: Message<'_>, at: Moment, host: &mut dyn Host) -> u32 {
+    pub fn replayed(&mut self, message: Message<'_>, at: Moment, host: &mut dyn Holdings) -> u32 {
         let verdict = self
             .follower
             .replayed(mark(message.seq.unwrap_or_default(), &message));
@@ -248,7 +218,12 @@ impl Feed {
     }
 
     /// The replay ended, completely or by a failure. The progress holds the number that the next one is due from.
-    pub fn replay_ended(&mut self, complete: bool, at: Moment, host: &mut dyn Host) -> Progress {
+    pub fn replay_ended(
+        &mut self,
+        complete: bool,
+        at: Moment,
+        host: &mut dyn Holdings,
+    ) -> Progress {
         let cause = self.follower.replay_ended(complete);
         self.clear(cause, host);
         self.progress(0, at, host)
@@ -261,7 +236,7 @@ impl Feed {
         batch: &Batch,
         is_shared: impl Fn(Place) -> bool,
         now: Millis,
-        host: &mut dyn Host,
+        host: &mut dyn Holdings,
     ) -> u32 {
         self.fed = true;
         self.tell(host);
@@ -271,7 +246,7 @@ impl Feed {
     }
 
     /// The cache of the worker was dropped, which no event has reported yet. The order of messages stays.
-    pub fn reset(&mut self, host: &mut dyn Host) {
+    pub fn reset(&mut self, host: &mut dyn Holdings) {
         self.ingest.clear(host);
     }
 
@@ -317,7 +292,7 @@ impl Feed {
         self.ingest.validate(to)
     }
 
-    fn apply(&mut self, batch: &Batch, at: Moment, host: &mut dyn Host) -> u32 {
+    fn apply(&mut self, batch: &Batch, at: Moment, host: &mut dyn Holdings) -> u32 {
         if batch.rank.is_some_and(|rank| rank >= self.ranks) {
             self.ingest.stats_mut().drop(DropReason::UnknownRank, 1);
             return 0;
@@ -339,7 +314,7 @@ impl Feed {
         applied
     }
 
-    fn clear(&mut self, cause: Option<Cause>, host: &mut dyn Host) {
+    fn clear(&mut self, cause: Option<Cause>, host: &mut dyn Holdings) {
         match cause {
             Some(Cause::Restart) => {
                 self.pace.reset();
@@ -351,7 +326,7 @@ impl Feed {
     }
 
     /// After a live message: starts over if the announcements cannot be true, though not too often.
-    fn examine(&mut self, ts: f64, now: Millis, host: &mut dyn Host) {
+    fn examine(&mut self, ts: f64, now: Millis, host: &mut dyn Holdings) {
         let until = self.pace.heard(ts, now);
         let state = self.follower.state();
         if !matches!(state, FeedState::Live | FeedState::Degraded) {
@@ -371,7 +346,7 @@ impl Feed {
 
     /// Applies the messages that are due, reports how far the stream can be trusted, and passes a request for a replay
     /// on.
-    fn progress(&mut self, mut applied: u32, at: Moment, host: &mut dyn Host) -> Progress {
+    fn progress(&mut self, mut applied: u32, at: Moment, host: &mut dyn Holdings) -> Progress {
         while let Some(due) = self.follower.due() {
             match due {
                 Due::Clear(cause) => self.clear(Some(cause), host),
@@ -391,7 +366,7 @@ impl Feed {
         }
     }
 
-    fn tell(&mut self, host: &mut dyn Host) {
+    fn tell(&mut self, host: &mut dyn Holdings) {
         if !self.fed {
             return;
         }
@@ -405,7 +380,7 @@ impl Feed {
         };
         if self.told != Some(worth) {
             self.told = Some(worth);
-            host.worth(worth);
+            host.set_trust(worth);
         }
     }
 }

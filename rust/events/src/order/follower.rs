@@ -14,8 +14,9 @@ mod marks;
 mod replay;
 mod verdict;
 
+use crate::holdings::FeedState;
 pub use marks::Mark;
-pub use verdict::{Cause, Due, Fate, FeedState, FollowerSettings, Tally, Verdict};
+pub use verdict::{Cause, Due, Fate, FollowerSettings, Tally, Verdict};
 
 use buffer::Buffer;
 use marks::{Marks, Relation};

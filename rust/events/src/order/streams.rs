@@ -10,7 +10,8 @@ use cachelb_core::ids::Millis;
 
 use crate::batch::{Batch, Place};
 use crate::decode::decode;
-use crate::order::feed::{Feed, FeedSettings, FeedStats, Host, Message, Moment, Progress};
+use crate::holdings::Holdings;
+use crate::order::feed::{Feed, FeedSettings, FeedStats, Message, Moment, Progress};
 use crate::repair::Fault;
 use crate::stats::DropReason;
 
@@ -116,7 +117,7 @@ impl Streams {
 
     /// Takes a message, which came from an endpoint and has a number. `host` gives the index as the stream of a rank sees
     /// it; `learn` receives the adapters of the stream whenever there is a new one.
-    pub fn message<H: Host>(
+    pub fn message<H: Holdings>(
         &self,
         delivery: Delivery,
         (endpoint, seq): (Option<u32>, Option<u64>),
@@ -168,13 +169,13 @@ impl Streams {
         batch: &Batch,
         is_shared: impl Fn(Place) -> bool,
         now: Millis,
-        host: &mut dyn Host,
+        host: &mut dyn Holdings,
     ) -> u32 {
         lock(&self.ranks[0]).feed.share(batch, is_shared, now, host)
     }
 
     /// A source is subscribed to an endpoint. Returns the number to ask a replay from.
-    pub fn connected<H: Host>(
+    pub fn connected<H: Holdings>(
         &self,
         endpoint: Option<u32>,
         replayable: bool,
@@ -186,7 +187,7 @@ impl Streams {
     }
 
     /// The replay of an endpoint is over: to its end, or because it failed.
-    pub fn replay_ended<H: Host>(
+    pub fn replay_ended<H: Holdings>(
         &self,
         endpoint: Option<u32>,
         complete: bool,
@@ -199,7 +200,7 @@ impl Streams {
     }
 
     /// A source lost an endpoint.
-    pub fn disconnected<H: Host>(&self, endpoint: Option<u32>, host: impl Fn(usize) -> H) {
+    pub fn disconnected<H: Holdings>(&self, endpoint: Option<u32>, host: impl Fn(usize) -> H) {
         self.each_via(endpoint, |rank, feed| {
             feed.disconnected(&mut host(rank));
             Progress::default()
@@ -207,7 +208,7 @@ impl Streams {
     }
 
     /// The worker dropped its cache.
-    pub fn reset<H: Host>(&self, host: impl Fn(usize) -> H) {
+    pub fn reset<H: Holdings>(&self, host: impl Fn(usize) -> H) {
         for (rank, stream) in self.ranks.iter().enumerate() {
             lock(stream).feed.reset(&mut host(rank));
         }

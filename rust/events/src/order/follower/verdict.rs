@@ -64,22 +64,6 @@ pub enum Due {
     Apply(Box<[u8]>),
 }
 
-cachelb_core::named! {
-    /// How far a stream can be trusted.
-    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-    FeedState {
-        /// The first replay is not over.
-        #[default]
-        Starting = "starting",
-        /// Everything the engine announced is known.
-        Live = "live",
-        /// Messages are missing and requested; announced blocks may be gone.
-        Suspect = "suspect",
-        /// Announcements since it started over are known, earlier ones are not.
-        Degraded = "degraded",
-    }
-}
-
 cachelb_core::counted! {
     /// Counters of a follower; they only rise.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 
 use cachelb_core::groups::Resuming;
 use cachelb_core::ids::{Medium, SequenceHash};
-use cachelb_events::{Finding, Heard, Holdings, Host, Worth};
+use cachelb_events::{Finding, Heard, Holdings, Worth};
 
 /// The holdings of one worker as a listener sees them.
 #[derive(Debug, Default)]
@@ -161,11 +161,9 @@ impl Holdings for Sets {
         }
         self.held.contains(&(hash, medium))
     }
-}
 
-impl Host for Sets {
-    fn worth(&mut self, worth: Worth) {
-        self.worth = Some(worth);
+    fn set_trust(&mut self, trust: Worth) {
+        self.worth = Some(trust);
     }
 
     fn heard(&mut self, heard: Heard) -> Finding {

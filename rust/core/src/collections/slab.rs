@@ -67,7 +67,7 @@ impl Lowest {
 
 /// Items by number.
 #[derive(Debug)]
-pub(crate) struct Slab<T> {
+pub struct Slab<T> {
     chunks: Vec<Option<Box<Chunk<T>>>>,
     /// Chunks with a free slot.
     open: Lowest,

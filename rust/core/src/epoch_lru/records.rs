@@ -35,18 +35,12 @@ pub(crate) struct Record {
 }
 
 impl Record {
-    #[inline]
-    pub(crate) fn listed(&self) -> bool {
-        self.prev != UNLISTED
-    }
-}
-
-impl Slot for Record {
-    fn vacant() -> Self {
+    /// An unlisted record, which is to be counted with its parent.
+    pub(crate) fn new(node: u32, lane: u32, parent: u32) -> Self {
         Self {
-            node: NONE,
-            lane: NONE,
-            parent: NONE,
+            node,
+            lane,
+            parent,
             prev: UNLISTED,
             next: NONE,
             kids: 0,
@@ -56,60 +50,23 @@ impl Slot for Record {
             armed: 0,
         }
     }
+
+    #[inline]
+    pub(crate) fn listed(&self) -> bool {
+        self.prev != UNLISTED
+    }
+}
+
+impl Slot for Record {
+    fn vacant() -> Self {
+        Self::new(NONE, NONE, NONE)
+    }
 }
 
 /// All records.
-#[derive(Debug, Default)]
-pub(crate) struct Records {
-    items: Slab<Record>,
-    /// No access from now on counts as older than this, so that the times of lanes and of indexes are comparable.
-    pub(crate) tick: u64,
-}
+pub(crate) type Records = Slab<Record>;
 
-impl std::ops::Index<u32> for Records {
-    type Output = Record;
-    #[inline]
-    fn index(&self, record: u32) -> &Record {
-        &self.items[record]
-    }
-}
-
-impl std::ops::IndexMut<u32> for Records {
-    #[inline]
-    fn index_mut(&mut self, record: u32) -> &mut Record {
-        &mut self.items[record]
-    }
-}
-
-impl Records {
-    /// An unlisted record; the caller counts it with its parent.
-    pub(crate) fn add(&mut self, node: u32, lane: u32, parent: u32) -> u32 {
-        self.items.add(Record {
-            node,
-            lane,
-            parent,
-            ..Record::vacant()
-        })
-    }
-
-    /// Frees an unlisted record.
-    pub(crate) fn forget(&mut self, record: u32) {
-        self.items.remove(record);
-    }
-
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &Record)> {
-        self.items.iter()
-    }
-
-    /// The record of a number, if there is one now.
-    pub(crate) fn find(&self, record: u32) -> Option<&Record> {
-        self.items.is_live(record).then(|| &self.items[record])
-    }
-
-    pub(crate) fn len(&self) -> usize {
-        self.items.len() as usize
-    }
-
+impl Slab<Record> {
     /// Takes a listed record out of its lane's list.
     pub(crate) fn unlink(&mut self, lane: &mut Lane, record: u32) {
         let Record { prev, next, .. } = self[record];
@@ -148,14 +105,8 @@ impl Records {
         }
     }
 
-    /// Makes the record the lane's most recent use.
-    pub(crate) fn touch(&mut self, lane: &mut Lane, record: u32, expires: u64) {
-        let time = (lane.clock + 1).max(self.tick);
-        self.touch_at(lane, record, time, expires);
-    }
-
     /// Makes the record the lane's most recent use, at a time that is not before the one of any other.
-    pub(crate) fn touch_at(&mut self, lane: &mut Lane, record: u32, time: u64, expires: u64) {
+    pub(crate) fn touch(&mut self, lane: &mut Lane, record: u32, time: u64, expires: u64) {
         debug_assert!(
             time >= lane.clock,
             "epochs never decrease towards the recent end"

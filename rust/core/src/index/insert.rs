@@ -4,7 +4,7 @@ use super::shape::Ids;
 use super::{BlockIndex, NONE, Overlaps};
 use crate::epoch_lru::lanes::{lane_of, medium_of, slot_of};
 use crate::ids::{Medium, SequenceHash};
-use crate::prefix_tree::nodes::{Entry, Holders};
+use crate::prefix_tree::nodes::{Entry, Holders, Node};
 
 /// The end of the known part of a path: a run, and how many of its leading blocks belong to the path.
 #[derive(Debug, Clone, Copy)]
@@ -276,7 +276,9 @@ impl Insert<'_> {
                 start = held.nodes[run].end();
                 held.nodes[run].children += 1;
             }
-            let next = held.nodes.add(got, start, run, Ids { base, claimed });
+            let next = held
+                .nodes
+                .add(Node::new(got, start, run, Ids { base, claimed }));
             let filled = held.shape.fill(base, &left[..got as usize], next);
             held.nodes[next].len = filled;
             held.cover(next, self.lane, filled);
@@ -333,7 +335,8 @@ impl Insert<'_> {
     fn touch(&mut self, record: u32, expires: u64) {
         let held = &mut self.index.held;
         let lane = &mut held.lanes[self.lane];
-        held.records.touch(lane, record, expires);
+        let time = (lane.clock + 1).max(held.tick);
+        held.records.touch(lane, record, time, expires);
         held.expiry.arm(&mut held.records, record);
     }
 }

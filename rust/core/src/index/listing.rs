@@ -80,7 +80,8 @@ impl Listing {
         let Some((last, epoch)) = self.last else {
             return lane.oldest;
         };
-        if let Some(record) = records.find(last)
+        let live = records.is_live(last).then(|| &records[last]);
+        if let Some(record) = live
             && (record.lane, record.epoch, record.listed()) == (self.lane, epoch, true)
         {
             return record.next;

@@ -120,7 +120,7 @@ impl Shape for Hashed {
         lower.len -= at;
         lower.start += at;
         // The upper part replaces the run among the parent's children.
-        let upper = runs.add(at, start, parent, own);
+        let upper = runs.add(Node::new(at, start, parent, own));
         runs[upper].children = 1;
         runs[run].parent = upper;
         self.blocks.set_run(base, at, upper);

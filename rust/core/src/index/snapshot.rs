@@ -12,6 +12,7 @@ use crate::epoch_lru::lanes::lane_of;
 use crate::error::Result;
 use crate::ids::{Medium, Millis, SequenceHash};
 use crate::prefix_tree::Held;
+use crate::prefix_tree::nodes::Node;
 use crate::snapshot::{Reader, put32, put64, refuse};
 
 const VERSION: u32 = 4;
@@ -108,10 +109,8 @@ impl Restore<'_, '_> {
             }
             let base = self.held.shape.blocks.alloc_whole(len);
             let claimed = word & 1 == 1;
-            let run = self
-                .held
-                .nodes
-                .add(len, start, parent, Ids { base, claimed });
+            let run = Node::new(len, start, parent, Ids { base, claimed });
+            let run = self.held.nodes.add(run);
             if parent != NONE {
                 self.held.nodes[parent].children += 1;
             }

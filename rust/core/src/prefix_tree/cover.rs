@@ -3,6 +3,7 @@
 use super::nodes::Holders;
 use super::{Held, NONE, Shape};
 use crate::epoch_lru::lanes::slot_of;
+use crate::epoch_lru::records::Record;
 
 impl<S: Shape> Held<S> {
     /// Gives a lane an entry in a node, of which it holds nothing yet; its entry in the parent exists.
@@ -17,7 +18,7 @@ impl<S: Shape> Held<S> {
             above == NONE || parent != NONE,
             "the path above is connected first"
         );
-        let record = self.records.add(node, lane, parent);
+        let record = self.records.add(Record::new(node, lane, parent));
         if parent != NONE {
             self.records[parent].kids += 1;
         }
@@ -136,7 +137,7 @@ impl<S: Shape> Held<S> {
     pub(crate) fn remove_entry(&mut self, record: u32) {
         let (node, lane) = (self.records[record].node, self.records[record].lane);
         self.expiry.disarm(&mut self.records, record);
-        self.records.forget(record);
+        self.records.remove(record);
         self.nodes.release(node, lane);
         self.trim(node);
     }

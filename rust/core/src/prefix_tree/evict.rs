@@ -159,7 +159,7 @@ impl<S: Shape> PrefixTree<S> {
 
     /// No use from now on counts as older than `tick`, which makes the ages of several indexes comparable.
     pub fn set_tick(&mut self, tick: u64) {
-        self.held.records.tick = tick;
+        self.held.tick = tick;
     }
 
     /// The lane is about to be used.

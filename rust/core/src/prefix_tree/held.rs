@@ -20,6 +20,8 @@ pub struct Held<S: Shape> {
     pub(crate) nodes: Nodes<S::Own>,
     pub(crate) sets: LaneSets,
     pub(crate) records: Records,
+    /// No access from now on counts as older than this, so that the times of lanes and of indexes are comparable.
+    pub(crate) tick: u64,
     pub(crate) lanes: Lanes,
     pub(crate) expiry: Expiry,
     /// (worker, unit) pairs held.
@@ -37,6 +39,7 @@ impl<S: Shape> Held<S> {
             nodes: Nodes::default(),
             sets: LaneSets::new(),
             records: Records::default(),
+            tick: 0,
             lanes: Lanes::default(),
             expiry: Expiry::default(),
             total: 0,
@@ -46,7 +49,7 @@ impl<S: Shape> Held<S> {
     }
 
     pub(super) fn memory_bytes(&self) -> usize {
-        let (nodes, records) = (self.nodes.len() as usize, self.records.len());
+        let (nodes, records) = (self.nodes.len() as usize, self.records.len() as usize);
         self.shape.memory_bytes()
             + nodes * size_of::<Node<S::Own>>()
             + records * size_of::<Record>()

@@ -117,6 +117,20 @@ pub struct Node<X> {
 }
 
 impl<X> Node<X> {
+    /// A node without holders, which is to be counted with its parent.
+    pub(crate) fn new(len: u32, start: u32, parent: u32, own: X) -> Self {
+        Self {
+            len,
+            start,
+            parent,
+            children: 0,
+            full: EMPTY,
+            partial: 0,
+            holders: Holders::None,
+            own,
+        }
+    }
+
     #[inline]
     pub(crate) fn end(&self) -> u32 {
         self.start + self.len
@@ -132,69 +146,23 @@ impl<X> Node<X> {
 
 impl<X: Slot> Slot for Node<X> {
     fn vacant() -> Self {
-        Self {
-            len: 0,
-            start: 0,
-            parent: NONE,
-            children: 0,
-            full: EMPTY,
-            partial: 0,
-            holders: Holders::None,
-            own: X::vacant(),
-        }
+        Self::new(0, 0, NONE, X::vacant())
     }
 }
 
 /// All nodes.
-#[derive(Debug)]
-pub struct Nodes<X> {
-    items: Slab<Node<X>>,
-}
+pub type Nodes<X> = Slab<Node<X>>;
 
-impl<X> Default for Nodes<X> {
-    fn default() -> Self {
-        Self {
-            items: Slab::default(),
-        }
-    }
-}
-
-impl<X: Slot> std::ops::Index<u32> for Nodes<X> {
-    type Output = Node<X>;
-    #[inline]
-    fn index(&self, node: u32) -> &Node<X> {
-        &self.items[node]
-    }
-}
-
-impl<X: Slot> std::ops::IndexMut<u32> for Nodes<X> {
-    #[inline]
-    fn index_mut(&mut self, node: u32) -> &mut Node<X> {
-        &mut self.items[node]
-    }
-}
-
-impl<X: Slot> Nodes<X> {
-    /// Adds a node without holders; the caller counts it with its parent.
-    pub(crate) fn add(&mut self, len: u32, start: u32, parent: u32, own: X) -> u32 {
-        self.items.add(Node {
-            len,
-            start,
-            parent,
-            own,
-            ..Node::vacant()
-        })
-    }
-
+impl<X: Slot> Slab<Node<X>> {
     /// Frees the slot of a node without holders; the caller has dealt with parent, units and set.
     pub(crate) fn forget(&mut self, node: u32) {
         debug_assert!(self[node].holders.as_slice().is_empty(), "it is not held");
-        self.items.remove(node);
+        self.remove(node);
     }
 
     /// Adds the entry of a lane that has none.
     pub(crate) fn hold(&mut self, node: u32, lane: u32, record: u32, count: u32) {
-        self.items[node].holders.insert(Entry {
+        self[node].holders.insert(Entry {
             lane,
             record,
             count,
@@ -203,17 +171,17 @@ impl<X: Slot> Nodes<X> {
 
     /// Takes out the entry of a lane.
     pub(crate) fn release(&mut self, node: u32, lane: u32) {
-        self.items[node].holders.remove(lane);
+        self[node].holders.remove(lane);
     }
 
     /// Takes all entries out.
     pub(crate) fn take_holders(&mut self, node: u32) -> Holders {
-        std::mem::take(&mut self.items[node].holders)
+        std::mem::take(&mut self[node].holders)
     }
 
     /// Sets the entries of a node, ascending by lane.
     pub(crate) fn give_holders(&mut self, node: u32, entries: Vec<Entry>) {
-        self.items[node].holders = match entries.len() {
+        self[node].holders = match entries.len() {
             0 => Holders::None,
             1 => Holders::One(entries[0]),
             _ => Holders::Many(Box::new(entries)),
@@ -242,23 +210,5 @@ impl<X: Slot> Nodes<X> {
             }
             node = above;
         }
-    }
-
-    /// Every id is below it.
-    pub(crate) fn slots(&self) -> usize {
-        self.items.slots()
-    }
-
-    /// Live nodes with their ids.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &Node<X>)> {
-        self.items.iter()
-    }
-
-    pub(crate) fn len(&self) -> u32 {
-        self.items.len()
-    }
-
-    pub(crate) fn is_live(&self, node: u32) -> bool {
-        self.items.is_live(node)
     }
 }

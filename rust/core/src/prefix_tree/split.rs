@@ -2,6 +2,7 @@
 
 use super::nodes::Entry;
 use super::{Held, Shape};
+use crate::epoch_lru::records::Record;
 
 impl<S: Shape> Held<S> {
     /// Splits a node after its first `at` units (`0 < at < len`). The lower part keeps the id, so its children and the
@@ -17,7 +18,8 @@ impl<S: Shape> Held<S> {
         for &entry in holders.as_slice() {
             let (lane, record, count) = (entry.lane, entry.record, entry.count);
             if count == 0 || count > at {
-                let linked = self.records.add(upper, lane, self.records[record].parent);
+                let linked = Record::new(upper, lane, self.records[record].parent);
+                let linked = self.records.add(linked);
                 self.records[linked].kids = 1;
                 self.records[linked].held_kids = u32::from(count > 0);
                 self.records[record].parent = linked;
@@ -81,7 +83,7 @@ impl<S: Shape> Held<S> {
                     self.records.unlink(lane, entry.record);
                 }
                 self.expiry.disarm(&mut self.records, entry.record);
-                self.records.forget(entry.record);
+                self.records.remove(entry.record);
                 let kept = &mut self.records[below.record];
                 kept.parent = above.parent;
                 kept.expires = kept.expires.max(above.expires);

@@ -127,7 +127,7 @@ impl Recount {
         }
         let marked = held.records.iter().filter(|(_, r)| r.listed()).count();
         ensure!(
-            marked == listed && held.records.len() == self.records.len(),
+            marked == listed && held.records.len() as usize == self.records.len(),
             "{marked} records are marked as listed, {listed} are"
         );
         Ok(())

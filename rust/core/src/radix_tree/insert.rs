@@ -182,11 +182,10 @@ impl<U: Unit> Insert<'_, U> {
         let lane = &mut held.lanes[self.lane];
         let time = match time {
             Some(time) => time.0.max(lane.clock),
-            None => (held.shape.clock + 1).max(held.records.tick),
+            None => (held.shape.clock + 1).max(held.tick),
         };
         held.shape.clock = held.shape.clock.max(time);
-        held.records
-            .touch_at(lane, entry.record, time, self.expires);
+        held.records.touch(lane, entry.record, time, self.expires);
         held.expiry.arm(&mut held.records, entry.record);
         self.tree.queue(self.lane);
     }

@@ -183,7 +183,7 @@ impl Children {
             space,
             ..Label::vacant()
         };
-        let node = nodes.add(len, start, parent, own);
+        let node = nodes.add(Node::new(len, start, parent, own));
         self.attach(nodes, node);
         node
     }

@@ -7,7 +7,7 @@ mod tests;
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-pub use store::{Depths, Origin, Store};
+pub use store::{Depths, Lookup, Origin, Store};
 
 use crate::error::{Error, Result};
 use crate::hashing::{DEFAULT_SEED, Hasher, Scheme};
@@ -192,9 +192,10 @@ impl View<'_> {
         let Answer { depths, found } = answer;
         let State { store, .. } = &*self.state;
         store.overlaps(hashes, origin, depths);
+        let found_by = Lookup { store, depths };
         found.clear();
         let Some(names) = among else {
-            depths.for_each(store, |(slot, blocks)| {
+            found_by.for_each(|(slot, blocks)| {
                 if let Some(member) = self.state.member(slot) {
                     let worker = WorkerId {
                         slot,
@@ -207,7 +208,7 @@ impl View<'_> {
         };
         for name in names {
             if let Some(worker) = self.owner.registry.get(name) {
-                let blocks = depths.of(store, worker.slot);
+                let blocks = found_by.overlap(worker.slot);
                 if blocks > 0 {
                     found.push(Held { worker, blocks });
                 }

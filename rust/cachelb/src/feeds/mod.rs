@@ -124,7 +124,8 @@ impl Feed<'_> {
     ) -> u32 {
         let (worker, home, mut new) = (self.worker, self.home, 0);
         let shared = self.pools[home]
-            .shared()
+            .shared
+            .as_ref()
             .filter(|shared| shared.holder() == worker);
         let expires = shared.and_then(|shared| shared.expires(now));
         let member = self.fleet.member(worker);
@@ -167,7 +168,7 @@ impl Feed<'_> {
             }
         }
         self.pools.change(self.home, |blocks| {
-            let (index, _) = blocks.index_mut();
+            let index = &mut blocks.index;
             index.remove(worker, hashes, Some(medium)).unwrap_or(0)
         })
     }
@@ -176,7 +177,7 @@ impl Feed<'_> {
     fn followed_depth(&self, hash: SequenceHash) -> Option<usize> {
         let mut followed = self.bookings.followed.of(self.worker.slot);
         followed.next()?;
-        self.pools[self.home].blocks()?.depth_of(hash)
+        self.pools[self.home].blocks.as_ref()?.depth_of(hash)
     }
 
     /// The worker does not hold `hash`, or, unless `is_gone`, has no mark on it.

@@ -1,21 +1,21 @@
 //! Blocks that workers hold of one model: the block index, unconfirmed placements, and the answer to the latest lookup.
 
-use cachelb_core::block_tracker::{Depths, Origin, Store};
+use cachelb_core::block_tracker::{Depths, Lookup, Origin, Store};
 use cachelb_core::hashing::Scheme;
 use cachelb_core::ids::{Medium, Millis, SequenceHash, WorkerId};
-use cachelb_core::index::{BlockIndex, IndexStats, Reach, Resumes};
+use cachelb_core::index::{BlockIndex, IndexStats};
 use cachelb_core::owners::{Orphaned, Owners, Ticket};
 use cachelb_core::radix_tree::RadixTree;
-use cachelb_policy::{Ended, Placements, Segment};
+use cachelb_policy::{Ended, Placements};
 
 use crate::indexes::known_ends::KnownEnds;
 
 /// The blocks of one model.
 #[derive(Debug)]
 pub(crate) struct Blocks {
-    index: Store,
-    /// The answer to the latest lookup, if there was anything to look up.
-    depths: Depths,
+    pub index: Store,
+    /// The answer to the latest lookup, if there was anything to look up; it helps to find the place to write to.
+    pub depths: Depths,
     is_answered: bool,
     /// Placements on workers without events that wait for an answer.
     unconfirmed: Owners<SequenceHash>,
@@ -43,71 +43,6 @@ pub struct Lost {
     pub failed: u64,
 }
 
-/// Result of a lookup.
-#[derive(Clone, Copy)]
-pub(crate) struct Answer<'a> {
-    index: &'a Store,
-    depths: &'a Depths,
-}
-
-impl Answer<'_> {
-    /// Leading blocks of the worker in `slot`.
-    pub fn overlap(&self, slot: u32) -> u32 {
-        self.depths.of(self.index, slot)
-    }
-
-    /// Leading blocks that the worker in `slot` holds for its layers that attend to the whole prefix.
-    pub fn held(&self, slot: u32) -> u32 {
-        self.depths.held(self.index, slot)
-    }
-
-    /// Leading blocks in device memory that events confirmed.
-    pub fn confirmed(&self, slot: u32) -> u32 {
-        self.depths.confirmed(self.index, slot)
-    }
-
-    /// The deepest mark of the worker in `slot` in the first `within` blocks, 0 for none.
-    pub fn mark(&self, slot: u32, within: u32) -> u32 {
-        let (index, depths) = (self.index.exact(), self.depths.exact());
-        index.map_or(0, |index| {
-            index.deepest_mark(depths, slot, within, Medium::Disk)
-        })
-    }
-
-    /// Whether the worker in `slot` holds blocks behind the first `depth` ones, which are not the prompt's.
-    pub fn goes_on(&self, slot: u32, depth: u32) -> bool {
-        let (index, depths) = (self.index.exact(), self.depths.exact());
-        index.is_some_and(|index| index.goes_on(depths, slot, depth))
-    }
-
-    /// Where the leading blocks lie.
-    pub fn reach(&self, slot: u32) -> Reach {
-        self.depths.media(self.index, slot)
-    }
-
-    /// Where the leading blocks lie that the worker in `slot` holds for its layers that attend to the whole prefix.
-    pub fn held_media(&self, slot: u32) -> Reach {
-        let (index, depths) = (self.index.exact(), self.depths.exact());
-        index.map_or_else(|| self.reach(slot), |index| index.held_media(depths, slot))
-    }
-
-    /// How the worker in `slot` resumes prompts.
-    pub fn resumes(&self, slot: u32) -> Resumes {
-        let index = self.index.exact();
-        index.map_or_else(Resumes::default, |index| index.resumes(slot))
-    }
-
-    /// Where the blocks of the holder in `slot` lie in the prompt, those behind gaps too.
-    pub fn segments(&self, slot: u32) -> Vec<Segment> {
-        self.depths.segments(self.index, slot)
-    }
-
-    /// Calls `each` with slot and overlap of every holder.
-    pub fn for_each(&self, each: impl FnMut((u32, u32))) {
-        self.depths.for_each(self.index, each);
-    }
-}
-
 fn store_of(placements: &Placements) -> Store {
     match placements.scheme {
         Scheme::Units => Store::Tree(Box::new(
@@ -130,16 +65,6 @@ impl Blocks {
             is_doubtful: false,
             lost: Lost::default(),
         }
-    }
-
-    /// The index, to read it.
-    pub fn index(&self) -> &Store {
-        &self.index
-    }
-
-    /// The index to write to, and the answer to the latest lookup, which helps to find the place.
-    pub fn index_mut(&mut self) -> (&mut Store, &Depths) {
-        (&mut self.index, &self.depths)
     }
 
     /// The worker's engine can resume behind `hash`, with what its groups hold in media up to `medium`. Returns whether the
@@ -173,9 +98,9 @@ impl Blocks {
     }
 
     /// Result of the latest [`Self::look_up`], `None` if there was nothing to look up.
-    pub fn answer(&self) -> Option<Answer<'_>> {
-        let (index, depths) = (&self.index, &self.depths);
-        self.is_answered.then_some(Answer { index, depths })
+    pub fn answer(&self) -> Option<Lookup<'_>> {
+        let (store, depths) = (&self.index, &self.depths);
+        self.is_answered.then_some(Lookup { store, depths })
     }
 
     /// The worker is gone, or does not serve this model.

@@ -36,8 +36,8 @@ impl Budget {
 
     /// The blocks of a pool, if it has any, to be used now.
     pub fn blocks_mut<'p>(&self, pool: &'p mut Pool) -> Option<&'p mut Blocks> {
-        let blocks = pool.blocks_mut()?;
-        blocks.index_mut().0.set_tick(self.tick);
+        let blocks = pool.blocks.as_mut()?;
+        blocks.index.set_tick(self.tick);
         Some(blocks)
     }
 
@@ -50,7 +50,7 @@ impl Budget {
     ) -> Result<()> {
         self.tick += TICK;
         if let Some(blocks) = self.blocks_mut(&mut pools[at]) {
-            let (index, hint) = blocks.index_mut();
+            let (index, hint) = (&mut blocks.index, &blocks.depths);
             write(index, hint)?;
         }
         if self.evict_beyond(pools, self.tick) {
@@ -83,7 +83,7 @@ impl Budget {
 
     /// Evicts some of what was used longest ago, before the tick `before`; returns how many went.
     fn evict(pools: &mut [Pool], before: u64) -> u64 {
-        let age = |pool: &mut Pool| pool.blocks_mut()?.index_mut().0.oldest();
+        let age = |pool: &mut Pool| pool.blocks.as_mut()?.index.oldest();
         loop {
             let ages = pools.iter_mut().filter_map(|pool| Some((age(pool)?, pool)));
             let Some((_, victim)) = ages
@@ -92,7 +92,7 @@ impl Budget {
             else {
                 return 0;
             };
-            let index = victim.blocks_mut().map(|blocks| blocks.index_mut().0);
+            let index = victim.blocks.as_mut().map(|blocks| &mut blocks.index);
             let gone = index.map_or(0, |index| index.evict_oldest(EVICTED_AT_ONCE, before));
             if gone > 0 {
                 return gone;

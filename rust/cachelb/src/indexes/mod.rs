@@ -78,7 +78,7 @@ impl Pools {
 
     /// The shared caches of all models, to change them.
     pub(crate) fn shared_mut(&mut self) -> impl Iterator<Item = &mut SharedCache> {
-        self.list.iter_mut().filter_map(Pool::shared_mut)
+        self.list.iter_mut().filter_map(|pool| pool.shared.as_mut())
     }
 
     /// Calls `each` with the states of every rule of every model.
@@ -134,7 +134,7 @@ impl Pools {
         let size = self[id].block_size;
         let resumes = member.resumes(id, size);
         self.change(id, |blocks| {
-            let (index, _) = blocks.index_mut();
+            let index = &mut blocks.index;
             index.add_worker(worker, capacity);
             if let Ok(index) = index.exact_mut() {
                 // It was just added.
@@ -156,7 +156,7 @@ impl Pools {
         |worker, id, path, confirmed, until| {
             self.change(id, |blocks| {
                 // A worker that is not in the index is expected to hold nothing there.
-                if let Ok(index) = blocks.index_mut().0.exact_mut() {
+                if let Ok(index) = blocks.index.exact_mut() {
                     let _ = index.expect(worker, path, confirmed as u32, None, Some(until));
                 }
             });
@@ -172,7 +172,7 @@ impl Pools {
         until: Option<Millis>,
     ) -> Result<()> {
         if until.is_some()
-            && let Some(blocks) = self[id].blocks_mut()
+            && let Some(blocks) = self[id].blocks.as_mut()
         {
             blocks.expect_expiry();
         }
@@ -192,11 +192,11 @@ impl Pools {
     }
 
     fn blocks(&self) -> impl Iterator<Item = &Blocks> {
-        self.list.iter().filter_map(Pool::blocks)
+        self.list.iter().filter_map(|pool| pool.blocks.as_ref())
     }
 
     fn indexes(&self) -> impl Iterator<Item = &Store> {
-        self.blocks().map(Blocks::index)
+        self.list.iter().filter_map(Pool::index)
     }
 
     /// Distinct blocks known, of one worker or of all.

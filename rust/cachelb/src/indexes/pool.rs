@@ -1,13 +1,13 @@
 //! One model: its rules, and the blocks that workers hold of it.
 
-use cachelb_core::block_tracker::Store;
+use cachelb_core::block_tracker::{Lookup, Store};
 use cachelb_core::hashing::Scheme;
 use cachelb_core::ids::{Medium, SequenceHash, WorkerId};
 use cachelb_core::index::BlockIndex;
 use cachelb_policy::{Candidate, Placements, Rule};
 
 use crate::fleet::worker::Member;
-use crate::indexes::blocks::{Answer, Blocks};
+use crate::indexes::blocks::Blocks;
 use crate::indexes::rules::Rules;
 use crate::indexes::shared_cache::SharedCache;
 use crate::request::Request;
@@ -23,7 +23,7 @@ pub struct Pool {
     /// How placements are remembered.
     pub(crate) placements: Placements,
     /// Blocks that workers hold, if a rule has placements recorded.
-    blocks: Option<Blocks>,
+    pub(crate) blocks: Option<Blocks>,
     /// Whether a worker's blocks were ever to be cut to whole ones of its engine. Few fleets have such workers, and
     /// the others need not ask for each.
     pub(crate) is_coarse: bool,
@@ -32,7 +32,7 @@ pub struct Pool {
     /// Whether a rule that picks has placements recorded.
     pub(crate) knows_placements: bool,
     /// The cache that workers of the model read.
-    shared: Option<SharedCache>,
+    pub(crate) shared: Option<SharedCache>,
 }
 
 impl Pool {
@@ -68,19 +68,9 @@ impl Pool {
         self.placements.scheme != Scheme::Units
     }
 
-    /// Blocks that workers hold, if they are recorded.
-    pub(crate) fn blocks(&self) -> Option<&Blocks> {
-        self.blocks.as_ref()
-    }
-
-    /// As [`Self::blocks`], to change them.
-    pub(crate) fn blocks_mut(&mut self) -> Option<&mut Blocks> {
-        self.blocks.as_mut()
-    }
-
     /// The index, to read it.
     pub(crate) fn index(&self) -> Option<&Store> {
-        self.blocks().map(Blocks::index)
+        self.blocks.as_ref().map(|blocks| &blocks.index)
     }
 
     /// The index, if it is an exact one.
@@ -97,24 +87,8 @@ impl Pool {
     }
 
     /// Result of the latest lookup, `None` if there was nothing to look up.
-    pub(crate) fn answer(&self) -> Option<Answer<'_>> {
-        self.blocks()?.answer()
-    }
-
-    /// The cache that workers of the model read.
-    #[must_use]
-    pub fn shared(&self) -> Option<&SharedCache> {
-        self.shared.as_ref()
-    }
-
-    /// As [`Self::shared`], to change it.
-    pub(crate) fn shared_mut(&mut self) -> Option<&mut SharedCache> {
-        self.shared.as_mut()
-    }
-
-    /// Sets that.
-    pub(crate) fn set_shared(&mut self, shared: Option<SharedCache>) {
-        self.shared = shared;
+    pub(crate) fn answer(&self) -> Option<Lookup<'_>> {
+        self.blocks.as_ref()?.answer()
     }
 
     /// Leading blocks of the latest request that a candidate holds for its layers that attend to the whole prefix.

@@ -82,14 +82,18 @@ impl Workers<'_> {
         now: Millis,
     ) -> Result<WorkerId> {
         let s = &mut *self.0;
-        if let Some(other) = s.pools[pool].shared().filter(|other| other.name() != name) {
+        if let Some(other) = s.pools[pool]
+            .shared
+            .as_ref()
+            .filter(|other| other.name() != name)
+        {
             return Err(Error::BadOptions(format!(
                 "the model has the shared cache {:?}; remove it from `shared_caches` first",
                 other.name()
             )));
         }
         let known = s.fleet.find_shared(&registered(name));
-        if known.is_some() && s.pools[pool].shared().is_none() {
+        if known.is_some() && s.pools[pool].shared.as_ref().is_none() {
             return Err(Error::BadOptions(format!(
                 "{name:?} is the shared cache of another model; give this one another name"
             )));
@@ -116,18 +120,19 @@ impl Workers<'_> {
             s.pools.add_worker_to(pool, holder, member);
         }
         if let Some(blocks) = s.pools[pool]
-            .blocks_mut()
+            .blocks
+            .as_mut()
             .filter(|_| terms.ttl_ms.is_some())
         {
             blocks.expect_expiry();
         }
         let seats = Seats::new(terms.readers.clone(), &s.fleet);
-        s.pools[pool].set_shared(Some(SharedCache {
+        s.pools[pool].shared = Some(SharedCache {
             name: name.into(),
             holder,
             terms,
             seats,
-        }));
+        });
         Ok(holder)
     }
 
@@ -142,10 +147,11 @@ impl Workers<'_> {
         let pools: Vec<PoolId> = s.pools.iter().map(|(id, _)| id).collect();
         for id in pools {
             if s.pools[id]
-                .shared()
+                .shared
+                .as_ref()
                 .is_some_and(|shared| shared.holder() == holder)
             {
-                s.pools[id].set_shared(None);
+                s.pools[id].shared = None;
             }
         }
         true

@@ -3,17 +3,17 @@
 use cachelb_core::index::Resumes;
 use cachelb_policy::{Loads, Media, Prompt, Segment, SharedBlocks};
 
-use crate::indexes::blocks::Answer;
 use crate::indexes::pool::Pool;
 use crate::indexes::reusable::Usable;
 use crate::indexes::shared_cache::SharedCache;
+use cachelb_core::block_tracker::Lookup;
 
 /// Blocks of the latest lookup in a shared cache.
 ///
 /// An engine that resumes from any block goes on behind its own blocks. One that resumes only at marks loads what all of
 /// its groups need, or else nothing: up to the deepest mark of the cache, wherever the engine could resume by itself.
 pub(crate) struct SharedAnswer<'a> {
-    answer: Answer<'a>,
+    answer: Lookup<'a>,
     slot: u32,
     held: Vec<Segment>,
     cache: &'a SharedCache,
@@ -22,7 +22,7 @@ pub(crate) struct SharedAnswer<'a> {
 impl<'a> SharedAnswer<'a> {
     /// `None` if it holds nothing.
     pub fn of(pool: &'a Pool) -> Option<Self> {
-        let (cache, answer) = (pool.shared()?, pool.answer()?);
+        let (cache, answer) = (pool.shared.as_ref()?, pool.answer()?);
         let slot = cache.holder().slot;
         let held = answer.segments(slot);
         (!held.is_empty()).then_some(Self {

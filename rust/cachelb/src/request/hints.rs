@@ -101,7 +101,7 @@ impl<'a> Hints<'a> {
         if self.is_counted {
             return;
         }
-        let units = prompt.units();
+        let units = prompt.units;
         if units == 0 {
             prompt.length = prompt.length.max(self.prompt_tokens.unwrap_or(0));
             return;

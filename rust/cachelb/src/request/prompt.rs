@@ -32,7 +32,7 @@ pub struct Prompt {
     /// Tokens.
     pub length: u64,
     /// Length of a text as the index counts it, 0 if it is no text.
-    units: u64,
+    pub(crate) units: u64,
     /// Text whose tokens the engine counts, to learn their ratio.
     pub sample: Option<Sample>,
     /// Where the request's block hashes come from, if the policy asked for them.
@@ -126,32 +126,10 @@ impl Prompt {
         };
     }
 
-    /// Length as the index counts a text, 0 of no text.
-    #[must_use]
-    pub fn units(&self) -> u64 {
-        self.units
-    }
-
     /// Whether other threads are not to wait while it is looked up.
     #[must_use]
     pub fn is_long(&self) -> bool {
         self.length.max(self.units) > LONG
-    }
-
-    /// The prompt itself, if the policy asked for it.
-    #[must_use]
-    pub fn content<'a>(&self, buffers: &'a PromptBuffers) -> Content<'a> {
-        match self.kept {
-            Kept::Nothing => Content::Hidden,
-            Kept::Tokens => Content::Tokens(&buffers.tokens),
-            Kept::Text => Content::Text(&buffers.text),
-        }
-    }
-
-    /// Number of the prompt's namespace, if the policy asked for its content.
-    #[must_use]
-    pub fn identity(&self) -> u32 {
-        self.identity
     }
 
     /// An explicit session outranks the prompt's first tokens.
@@ -193,11 +171,15 @@ impl Prompt {
         Request {
             blocks: self.blocks.map(|origin| (&*buffers.hashes, origin)),
             stored: self.is_moved.then_some(&*buffers.stored),
-            content: self.content(buffers),
-            identity: self.identity(),
+            content: match self.kept {
+                Kept::Nothing => Content::Hidden,
+                Kept::Tokens => Content::Tokens(&buffers.tokens),
+                Kept::Text => Content::Text(&buffers.text),
+            },
+            identity: self.identity,
             boundaries: &buffers.boundaries,
             prompt_tokens: self.length,
-            prompt_units: self.units(),
+            prompt_units: self.units,
             mark: self.mark(&buffers.hashes),
             key: self.key(),
             key_is_session: self.key_is_session(),

@@ -63,7 +63,7 @@ impl Selector {
         }
         booking.answered(worker, now, &mut self.pools.renewing());
         let pool = &mut self.pools[booking.pool];
-        if let Some(blocks) = pool.blocks_mut() {
+        if let Some(blocks) = pool.blocks.as_mut() {
             blocks.proven(booking.placed);
         }
         pool.rules.each_memo(&mut booking.memos, |own, memory| {

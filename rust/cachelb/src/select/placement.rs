@@ -8,6 +8,7 @@
 //! A prompt that a worker's memory is known to be too small for leaves nothing: it would push everything else out of the
 //! index, while its engine refuses it.
 
+use cachelb_core::block_tracker::Lookup;
 use cachelb_core::error::Result;
 use cachelb_core::groups::Resuming;
 use cachelb_core::ids::{Medium, Millis, SequenceHash, WorkerId};
@@ -17,7 +18,6 @@ use crate::bookings::checks::Sizes;
 use crate::bookings::leases::Terms;
 use crate::bookings::{Booking, LoadBook};
 use crate::fleet::worker::{FeedStatus, Member};
-use crate::indexes::blocks::Answer;
 use crate::indexes::pool::Pool;
 use crate::indexes::reusable::Usable;
 use crate::request::{Request, Wanted};
@@ -68,7 +68,7 @@ impl Selector {
         let until = request.believed_until(&self.pools[id].placements);
         self.pools.record(id, worker, path, until)?;
         if rule.is_some_and(Resuming::needs_marks)
-            && let Some(blocks) = self.pools[id].blocks_mut()
+            && let Some(blocks) = self.pools[id].blocks.as_mut()
         {
             blocks.known_ends.add(worker.slot, *last);
         }
@@ -132,7 +132,7 @@ impl Step<'_, '_> {
         }
         let pools = &mut self.selector.pools;
         if rule.is_some()
-            && let Some(blocks) = pools[request.pool].blocks_mut()
+            && let Some(blocks) = pools[request.pool].blocks.as_mut()
         {
             // Until the answer is known.
             blocks.known_ends.remove(worker.slot, *last);
@@ -147,7 +147,7 @@ impl Step<'_, '_> {
             pools.record(request.pool, worker, path, until)?;
         }
         (self.selector).publish(LocalChange::Placed(request.pool, placed, held));
-        if let Some(blocks) = self.selector.pools[request.pool].blocks_mut() {
+        if let Some(blocks) = self.selector.pools[request.pool].blocks.as_mut() {
             let bookings = &mut self.selector.bookings.book.bookings;
             if let Some(booking) = bookings.payload_mut(booking) {
                 blocks.placed(worker, path, held, &mut booking.placed);
@@ -219,7 +219,7 @@ impl Step<'_, '_> {
         let until = believed_ms.map(|ms| Millis(now.0.saturating_add(ms)));
         self.expect_from(placed, confirmed, until)?;
         let pools = &mut self.selector.pools;
-        if let Some(blocks) = pools[request.pool].blocks_mut() {
+        if let Some(blocks) = pools[request.pool].blocks.as_mut() {
             blocks.expect_expiry();
             self.selector
                 .bookings
@@ -289,9 +289,9 @@ fn kept<'r>(
 }
 
 /// Whether all is known that the worker in `slot` computed behind its blocks of a path.
-fn is_known_end(pool: &Pool, answer: Answer<'_>, slot: u32, hashes: &[SequenceHash]) -> bool {
+fn is_known_end(pool: &Pool, answer: Lookup<'_>, slot: u32, hashes: &[SequenceHash]) -> bool {
     let last = (answer.held(slot) as usize).checked_sub(1);
-    let ends = pool.blocks().map(|blocks| &blocks.known_ends);
+    let ends = pool.blocks.as_ref().map(|blocks| &blocks.known_ends);
     ends.zip(last)
         .is_some_and(|(ends, at)| ends.has(slot, hashes[at]))
 }
@@ -312,7 +312,7 @@ fn of_blocks(rule: Resuming, request: &Request<'_>, size: u32) -> Resuming {
 fn places(
     rule: Resuming,
     request: &Request<'_>,
-    answer: Answer<'_>,
+    answer: Lookup<'_>,
     (slot, is_complete): (u32, bool),
     size: u32,
 ) -> Vec<u32> {

@@ -75,7 +75,7 @@ impl Selector {
         let beyond = beyond.filter(|(at, _)| !own.contains(&((*at as u64 + 1) * block_size)));
         let beyond: Vec<SequenceHash> = beyond.map(|(_, hash)| *hash).collect();
         self.pools.change(pool, |blocks| {
-            let Ok(index) = blocks.index_mut().0.exact_mut() else {
+            let Ok(index) = blocks.index.exact_mut() else {
                 return;
             };
             for &hash in &beyond {

@@ -121,7 +121,7 @@ impl Adopted<'_> {
     /// The worker holds it until `expires`, after what must go for it. Returns the blocks it did not hold before, `None` if
     /// the chain contradicts stored blocks: nothing of it stays then.
     fn add(&self, pools: &mut Pools, expires: Millis) -> Option<u32> {
-        pools[self.pool].blocks_mut()?.expect_expiry();
+        pools[self.pool].blocks.as_mut()?.expect_expiry();
         let (worker, anchor, expires) = (self.worker, self.anchor, Some(expires));
         let (mut new, mut refused) = (0, false);
         let grown = pools.grow(self.pool, |index, _| {
@@ -145,7 +145,7 @@ impl Adopted<'_> {
     /// Removes the blocks that [`Self::add`] brought, the last `new` of the chain's blocks that are here.
     fn take_back(&self, pools: &mut Pools, new: u32) {
         pools.change(self.pool, |blocks| {
-            if let Ok(index) = blocks.index_mut().0.exact_mut() {
+            if let Ok(index) = blocks.index.exact_mut() {
                 // A worker that is not in the index holds nothing there.
                 let _ = index.undo(self.worker, self.anchor, self.hashes, new, self.medium);
             }
@@ -510,7 +510,7 @@ impl Inbox<'_> {
         if s.pools[pool].counts_active {
             s.bookings.book.hold(booking, pool.0, &path);
         }
-        if let Some(blocks) = s.pools[pool].blocks_mut().filter(|_| !has_feed) {
+        if let Some(blocks) = s.pools[pool].blocks.as_mut().filter(|_| !has_feed) {
             let held = path.len().saturating_sub(new as usize);
             if let Some(booking) = s.bookings.book.bookings.payload_mut(booking) {
                 blocks.placed(worker, &path, held, &mut booking.placed);

@@ -2,7 +2,7 @@
 
 use crate::error::{Error, Result};
 use crate::ids::{Medium, Millis, SequenceHash, WorkerId};
-use crate::index::{BlockIndex, IndexStats, Overlaps, Reach};
+use crate::index::{BlockIndex, IndexStats, Overlaps, Reach, Resumes};
 use crate::positional::PositionalIndex;
 use crate::radix_tree::{PrefixOverlaps, RadixTree};
 
@@ -56,73 +56,115 @@ pub struct Depths {
 }
 
 impl Depths {
-    /// Leading blocks of the worker in `slot`, in the answer `store` wrote last.
-    #[must_use]
-    pub fn of(&self, store: &Store, slot: u32) -> u32 {
-        match store {
-            Store::Exact(_) => self.exact.depth(slot),
-            Store::Positional(_) => {
-                let at = self
-                    .positional
-                    .binary_search_by_key(&slot, |(slot, _)| *slot);
-                at.map_or(0, |at| self.positional[at].1)
-            }
-            Store::Tree(_) => self.tree.depth(slot),
-        }
-    }
-
-    /// Leading blocks that the worker in `slot` holds, whether it can resume behind them or not.
-    #[must_use]
-    pub fn held(&self, store: &Store, slot: u32) -> u32 {
-        match store {
-            Store::Exact(_) => self.exact.held(slot),
-            Store::Positional(_) | Store::Tree(_) => self.of(store, slot),
-        }
-    }
-
-    /// Calls `each` with slot and depth of every worker in the answer.
-    pub fn for_each(&self, store: &Store, each: impl FnMut((u32, u32))) {
-        match store {
-            Store::Exact(_) => self.exact.iter().for_each(each),
-            Store::Positional(_) => self.positional.iter().copied().for_each(each),
-            Store::Tree(_) => self.tree.iter().for_each(each),
-        }
-    }
-
-    /// Leading blocks in device memory.
-    #[must_use]
-    pub fn confirmed(&self, store: &Store, slot: u32) -> u32 {
-        match store {
-            Store::Exact(_) => self.exact.confirmed(slot),
-            Store::Positional(_) | Store::Tree(_) => self.of(store, slot),
-        }
-    }
-
-    /// Where the worker in `slot` holds the prompt; speculative blocks count as if they were in device memory.
-    #[must_use]
-    pub fn media(&self, store: &Store, slot: u32) -> Reach {
-        match store {
-            Store::Exact(index) => index.media(&self.exact, slot),
-            Store::Positional(_) | Store::Tree(_) => Reach::on_device(self.of(store, slot)),
-        }
-    }
-
-    /// Where the worker in `slot` holds the prompt, in any medium: rising segments, those behind gaps too.
-    #[must_use]
-    pub fn segments(&self, store: &Store, slot: u32) -> Vec<(u32, u32)> {
-        match store {
-            Store::Exact(index) => index.segments(&self.exact, slot),
-            Store::Positional(_) | Store::Tree(_) => match self.of(store, slot) {
-                0 => Vec::new(),
-                held => vec![(0, held)],
-            },
-        }
-    }
-
     /// The answer of an exact index.
     #[must_use]
     pub fn exact(&self) -> &Overlaps {
         &self.exact
+    }
+}
+
+/// Result of a lookup: the answer that a store wrote last.
+#[derive(Debug, Clone, Copy)]
+pub struct Lookup<'a> {
+    /// The store.
+    pub store: &'a Store,
+    /// Its answer.
+    pub depths: &'a Depths,
+}
+
+impl Lookup<'_> {
+    /// Leading blocks of the worker in `slot`.
+    #[inline]
+    #[must_use]
+    pub fn overlap(self, slot: u32) -> u32 {
+        match self.store {
+            Store::Exact(_) => self.depths.exact.depth(slot),
+            Store::Positional(_) => {
+                let found = &self.depths.positional;
+                let at = found.binary_search_by_key(&slot, |(slot, _)| *slot);
+                at.map_or(0, |at| found[at].1)
+            }
+            Store::Tree(_) => self.depths.tree.depth(slot),
+        }
+    }
+
+    /// Leading blocks that the worker in `slot` holds for its layers that attend to the whole prefix, whether it can
+    /// resume behind them or not.
+    #[inline]
+    #[must_use]
+    pub fn held(self, slot: u32) -> u32 {
+        match self.store {
+            Store::Exact(_) => self.depths.exact.held(slot),
+            Store::Positional(_) | Store::Tree(_) => self.overlap(slot),
+        }
+    }
+
+    /// Calls `each` with slot and overlap of every holder.
+    pub fn for_each(self, each: impl FnMut((u32, u32))) {
+        match self.store {
+            Store::Exact(_) => self.depths.exact.iter().for_each(each),
+            Store::Positional(_) => self.depths.positional.iter().copied().for_each(each),
+            Store::Tree(_) => self.depths.tree.iter().for_each(each),
+        }
+    }
+
+    /// Leading blocks in device memory that events confirmed.
+    #[must_use]
+    pub fn confirmed(self, slot: u32) -> u32 {
+        match self.store {
+            Store::Exact(_) => self.depths.exact.confirmed(slot),
+            Store::Positional(_) | Store::Tree(_) => self.overlap(slot),
+        }
+    }
+
+    /// The deepest mark of the worker in `slot` in the first `within` blocks, 0 for none.
+    #[must_use]
+    pub fn mark(self, slot: u32, within: u32) -> u32 {
+        let deepest =
+            |index: &BlockIndex| index.deepest_mark(&self.depths.exact, slot, within, Medium::Disk);
+        self.store.exact().map_or(0, deepest)
+    }
+
+    /// Whether the worker in `slot` holds blocks behind the first `depth` ones, which are not the prompt's.
+    #[must_use]
+    pub fn goes_on(self, slot: u32, depth: u32) -> bool {
+        let goes_on = |index: &BlockIndex| index.goes_on(&self.depths.exact, slot, depth);
+        self.store.exact().is_some_and(goes_on)
+    }
+
+    /// Where the worker in `slot` holds the prompt; speculative blocks count as if they were in device memory.
+    #[must_use]
+    pub fn reach(self, slot: u32) -> Reach {
+        match self.store {
+            Store::Exact(index) => index.media(&self.depths.exact, slot),
+            Store::Positional(_) | Store::Tree(_) => Reach::on_device(self.overlap(slot)),
+        }
+    }
+
+    /// As [`Self::reach`], of the blocks that it holds for its layers that attend to the whole prefix.
+    #[must_use]
+    pub fn held_media(self, slot: u32) -> Reach {
+        let held = |index: &BlockIndex| index.held_media(&self.depths.exact, slot);
+        self.store.exact().map_or_else(|| self.reach(slot), held)
+    }
+
+    /// How the worker in `slot` resumes prompts.
+    #[must_use]
+    pub fn resumes(self, slot: u32) -> Resumes {
+        let index = self.store.exact();
+        index.map_or_else(Resumes::default, |index| index.resumes(slot))
+    }
+
+    /// Where the worker in `slot` holds the prompt, in any medium: rising segments, those behind gaps too.
+    #[must_use]
+    pub fn segments(self, slot: u32) -> Vec<(u32, u32)> {
+        match self.store {
+            Store::Exact(index) => index.segments(&self.depths.exact, slot),
+            Store::Positional(_) | Store::Tree(_) => match self.overlap(slot) {
+                0 => Vec::new(),
+                held => vec![(0, held)],
+            },
+        }
     }
 }
 

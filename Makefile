@@ -30,7 +30,7 @@ JOBS ?= $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) + 1)))
 # REPORTS names a folder for a JUnit report of each run.
 PYTEST = $(BIN)/python -m pytest --numprocesses=$(JOBS) --dist=loadfile --no-loadscope-reorder $(if $(REPORTS),--junitxml=$(REPORTS)/$@.xml)
 # Crates that `make test-library` tests; `make test` tests all.
-CRATES = $(addprefix --package ,cachelb cachelb-body cachelb-core cachelb-events cachelb-learned cachelb-policy cachelb-share)
+CRATES = $(addprefix --package ,cachelb cachelb-body cachelb-core cachelb-events cachelb-learned cachelb-policy)
 
 .PHONY: help build demo test test-library test-integrations test-gateway test-lab test-tooling test-long test-random test-engine test-hosts test-envoy test-go redis check bench bench-engine docs site stubs format wheel wheels crate release licences audit lock clean
 
@@ -92,8 +92,10 @@ redis: ## Fetch a Redis server for the tests into target/redis, from Debian's pa
 check: $(VENV)/.built $(VENV)/.lock-dev ## Run every static check: format, lints, types, stubs, layers, sizes, words, licences, wheel, site
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --locked -- -D warnings
-	@# Without learned models, published rules and TensorRT-LLM.
-	cargo clippy --package cachelb --no-default-features --locked -- -D warnings
+	@# Without learned models, published rules, sharing and TensorRT-LLM; then each alone.
+	for each in "" learned published sharing; do cargo clippy --package cachelb --no-default-features --features "$$each" --locked -- -D warnings || exit 1; done
+	@# The extension without servers, simulator and sharing.
+	cargo clippy --package cachelb-py --no-default-features --locked -- -D warnings
 	@# As for an interpreter without a GIL, which need not be there.
 	PYO3_CONFIG_FILE=$(abspath .ci/free-threaded.cfg) cargo clippy --package cachelb-py --locked --target-dir target/free-threaded -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --locked --document-private-items

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from cachelb.common.arguments import number
 from cachelb.common.secret import VARIABLE
-from cachelb.errors import SnapshotError
+from cachelb.errors import CachelbError, SnapshotError
 from cachelb.types import Restored
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Buffer
 
-    from cachelb._core import SnapshotPieces
+    from cachelb._core import RouterFleet, SnapshotPieces
     from cachelb.common.secret import Secret
     from cachelb.router.attachable import Sharing
     from cachelb.router.router import Router
@@ -48,6 +48,13 @@ class SharedState:
         self._router = router
 
     @property
+    def _fleet(self) -> RouterFleet:
+        fleet = self._router._fleet
+        if not hasattr(fleet, "share"):
+            raise CachelbError("this build of cachelb._core shares no state: it lacks the cargo feature `sharing`")
+        return fleet
+
+    @property
     def secrets(self) -> Sequence[Secret]:
         """The secrets that messages are sealed with: the router's own, and others that it accepts."""
         return self._router._secrets
@@ -77,7 +84,7 @@ class SharedState:
         Returns:
             The policies whose prompts cannot be shared.
         """
-        parts = self._router._fleet.share(origin, ttl_s, max_bytes, share_fleet=share_fleet)
+        parts = self._fleet.share(origin, ttl_s, max_bytes, share_fleet=share_fleet)
         self._router._exchange = exchange
         return [self._router.policy.name_of(part) for part in parts]
 
@@ -85,23 +92,23 @@ class SharedState:
         """End what `begin` began for the same transport."""
         if self._router._exchange is exchange:
             self._router._exchange = None
-            self._router._fleet.unshare()
+            self._fleet.unshare()
 
     def publish(self) -> list[bytes]:
         """Return the messages of the changes since the last call."""
-        return self._router._fleet.publish()
+        return self._fleet.publish()
 
     def publish_all(self) -> list[bytes]:
         """Return the messages of the whole state."""
-        return self._router._fleet.publish_all()
+        return self._fleet.publish_all()
 
     def heartbeat(self, now_us: int) -> bytes | None:
         """Return a message without changes, None while there are some to publish."""
-        return self._router._fleet.heartbeat(now_us)
+        return self._fleet.heartbeat(now_us)
 
     def is_urgent(self) -> bool:
         """Return whether changes wait that others should have at once."""
-        return self._router._fleet.is_urgent()
+        return self._fleet.is_urgent()
 
     def receive(self, message: bytes) -> str:
         """Apply another router's message.
@@ -113,26 +120,26 @@ class SharedState:
         Raises:
             CachelbError: It cannot be read.
         """
-        return self._router._fleet.receive(message)
+        return self._fleet.receive(message)
 
     def follow(self) -> list[tuple[str, Exception]]:
         """Apply the changes of workers that were received; return those that cannot be, by key of the worker."""
         failed: list[tuple[str, Exception]] = []
-        for key, models in self._router._fleet.changes():
+        for key, models in self._fleet.changes():
             try:
                 self._router._open_models(models)
-                self._router._fleet.follow(key)
+                self._fleet.follow(key)
             except (TypeError, ValueError) as error:
                 failed.append((key, error))
         return failed
 
     def forget(self, origin: int) -> None:
         """Forget another router: its requests are no longer counted."""
-        self._router._fleet.forget_origin(origin)
+        self._fleet.forget_origin(origin)
 
     def counts(self) -> tuple[dict[int, int], dict[str, int]]:
         """Count the bookings of each other router, and what was shared."""
-        return self._router._fleet.sharing_counts()
+        return self._fleet.sharing_counts()
 
     def snapshot(self) -> bytes:
         """Write every worker's cached prefixes, of all models, as block hashes of 8 to 10 bytes each.
@@ -185,14 +192,14 @@ class SharedState:
         """
         ttl_s = number("ttl_s", ttl_s)
         self.check_secret()
-        found = self._router._fleet.restore(data, ttl_s)
+        found = self._fleet.restore(data, ttl_s)
         age_s = max(0.0, time.time() - found.pop("kept_ms") / 1e3)
         return Restored(**found, age_s=age_s)
 
     def pieces(self) -> SnapshotPieces:
         """Begin a snapshot that is produced as it is read, so that it is never in memory as a whole."""
         self.check_secret()
-        return self._router._fleet.keep(time.time_ns() // 1_000_000)
+        return self._fleet.keep(time.time_ns() // 1_000_000)
 
     def check_secret(self) -> None:
         """Refuse a router without a secret, whose snapshots no other can use, with `SnapshotError`."""
@@ -204,4 +211,4 @@ class SharedState:
 
     def taken_ms(self, snapshot: bytes) -> int:
         """Return when a snapshot was taken, in milliseconds of Unix time."""
-        return self._router._fleet.kept_ms(snapshot)
+        return self._fleet.kept_ms(snapshot)

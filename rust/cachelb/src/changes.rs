@@ -4,15 +4,19 @@ use cachelb_core::hashing::Hasher;
 use cachelb_core::ids::{Millis, SequenceHash, WorkerId};
 use cachelb_core::load::{BookingId, Work};
 use cachelb_policy::Ended;
-use cachelb_share::Word;
 
 use crate::Selector;
 use crate::bookings::Booking;
+use crate::fleet::about::Word;
 use crate::request::PoolId;
 use crate::select::placement::Placed;
 
 /// A change made here.
 #[derive(Debug)]
+#[cfg_attr(
+    not(feature = "sharing"),
+    expect(dead_code, reason = "made, and not read")
+)]
 pub(crate) enum LocalChange<'a> {
     /// A request was booked.
     Booked(BookingId, WorkerId, PoolId, Work),
@@ -38,12 +42,31 @@ pub(crate) enum LocalChange<'a> {
     Worker(&'a str, Vec<Word>),
 }
 
+/// State of other routers in a build without `sharing`: there is none.
+#[cfg(not(feature = "sharing"))]
+#[derive(Debug)]
+pub(crate) enum Shared {}
+
+#[cfg(not(feature = "sharing"))]
+impl Shared {
+    pub fn memory_bytes(&self) -> usize {
+        match *self {}
+    }
+
+    pub fn validate(&self, _: &crate::bookings::Bookings) -> cachelb_core::Result<()> {
+        match *self {}
+    }
+}
+
 impl Selector {
     /// Publishes a change, if this router shares its state.
     #[inline]
     pub(crate) fn publish(&mut self, change: LocalChange<'_>) {
+        #[cfg(feature = "sharing")]
         if self.sharing.is_some() {
             self.sharing_mut().note(change);
         }
+        #[cfg(not(feature = "sharing"))]
+        let _ = change;
     }
 }

@@ -29,22 +29,28 @@ mod request;
 mod router;
 mod select;
 mod settings;
+#[cfg(feature = "sharing")]
 mod sharing;
 
 pub use cachelb_body::{BodyError, ErrorKind};
 pub use cachelb_core::ids::{BookingId, Millis};
 pub use cachelb_policy::Reason;
-pub use cachelb_share::About;
 pub use error::{Error, Result};
+pub use fleet::about::About;
 pub use router::edit::{Edit, Registration};
 pub use router::query::{Prompt, Query, Selection};
 pub use router::registry::{Ranks, Registry};
-pub use router::state::Restored;
 pub use router::{MOST_KEY_BYTES, Router};
 pub use selector::{Ending, Usage};
+#[cfg(feature = "sharing")]
+pub use sharing::Restored;
 
 use changes::LocalChange;
+#[cfg(not(feature = "sharing"))]
+use changes::Shared;
 use selector::Selector;
+#[cfg(feature = "sharing")]
+use sharing::Shared;
 
 pub mod selector;
 

@@ -88,8 +88,10 @@ pub use crate::select::pair::PairTerms;
 pub use crate::select::policy_view::{Column, Survey};
 pub use crate::select::trace::{Held, Row as TraceRow, Seen, Trace};
 pub use crate::settings::{PoolSettings, Settings, Veto};
+#[cfg(feature = "sharing")]
 pub use crate::sharing::{
-    Exchange, Keeper, Kept, Receipt, Restoring, RouteCursor, Sharing, SharingCounters, Walk,
+    Exchange, Keeper, Kept, Message, Receipt, Restoring, RouteCursor, Sharing, SharingCounters,
+    Walk,
 };
 
 use std::sync::Arc;
@@ -98,6 +100,7 @@ use cachelb_core::error::{Error, Result};
 use cachelb_core::rng::Rng;
 use cachelb_policy::Ended;
 
+use crate::Shared;
 use crate::bookings::affinity::Affinity;
 use crate::bookings::{Bookings, LoadBook};
 use crate::fleet::failing_prompts::FailingPrompts;
@@ -120,7 +123,7 @@ pub struct Selector {
     /// Open while the prompts of decisions are recorded.
     pub(crate) capture: Option<Capture>,
     /// State published to and received from other routers, if it is shared.
-    pub(crate) sharing: Option<Box<Sharing>>,
+    pub(crate) sharing: Option<Shared>,
 }
 
 impl Selector {
@@ -196,17 +199,6 @@ impl Selector {
     #[must_use]
     pub fn pools(&self) -> &Pools {
         &self.pools
-    }
-
-    /// State that this router publishes and keeps of others, if it shares.
-    #[must_use]
-    pub fn sharing(&self) -> Option<&Sharing> {
-        self.sharing.as_deref()
-    }
-
-    /// Messages that this router and others exchange.
-    pub fn sharing_mut(&mut self) -> Exchange<'_> {
-        Exchange(self)
     }
 
     /// The load book.

@@ -66,9 +66,10 @@ mod _core {
     #[pymodule_export]
     use crate::policy::NativePolicy;
     #[pymodule_export]
-    use crate::router::{
-        AdmissionGate, Fleet, HeldRequest, NativeRouter, SnapshotPieces, message_origin,
-    };
+    use crate::router::{AdmissionGate, Fleet, HeldRequest, NativeRouter};
+    #[cfg(feature = "sharing")]
+    #[pymodule_export]
+    use crate::router::{SnapshotPieces, message_origin};
     #[cfg(feature = "serving")]
     #[pymodule_export]
     use crate::serving::fork_gate;
@@ -98,6 +99,7 @@ const _: () = {
     assert!(align_of::<structures::radix::RadixTree>() <= MOST);
     assert!(align_of::<router::NativeRouter>() <= MOST);
     assert!(align_of::<router::Fleet>() <= MOST);
+    #[cfg(feature = "sharing")]
     assert!(align_of::<router::SnapshotPieces>() <= MOST);
     #[cfg(feature = "sim")]
     assert!(align_of::<sim::SimWorkload>() <= MOST);

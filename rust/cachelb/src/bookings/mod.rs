@@ -27,7 +27,7 @@ use std::sync::Arc;
 use cachelb_core::error::{Error, Result};
 use cachelb_core::groups::Resuming;
 use cachelb_core::ids::{Millis, SequenceHash, WorkerId};
-use cachelb_core::load::{BookingId, Open, Payload};
+use cachelb_core::load::{BookingId, Payload};
 use cachelb_core::owners::Ticket;
 use cachelb_policy::Memo;
 
@@ -177,11 +177,6 @@ impl Bookings {
             deadlines: Deadlines::default(),
             followed: Followed::default(),
         }
-    }
-
-    /// All open bookings.
-    pub fn iter(&self) -> impl Iterator<Item = Open<'_, Booking>> {
-        self.book.bookings.open()
     }
 
     /// Closes a booking, and keeps of its record the events that are still expected of it.

@@ -1,5 +1,6 @@
 //! Who the workers are: names, members by slot, how long ago each was last offered, and until when any is passed over.
 
+pub(crate) mod about;
 pub(crate) mod block_sizes;
 pub(crate) mod cache_size;
 pub(crate) mod contradictions;
@@ -137,12 +138,6 @@ impl Fleet {
     pub(crate) fn resolve(&self, offer: &Offer) -> Option<WorkerId> {
         let known = offer.id.filter(|&id| self.member(id).is_some());
         known.or_else(|| self.find(&offer.name))
-    }
-
-    /// The worker registered as `order`, if it is still there.
-    pub(crate) fn by_order(&self, order: u64) -> Option<WorkerId> {
-        let found = self.current().find(|(_, member)| member.order == order);
-        found.map(|(id, _)| id)
     }
 
     /// Registers a new name.

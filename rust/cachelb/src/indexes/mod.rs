@@ -71,11 +71,6 @@ impl Pools {
         (0..).map(PoolId).zip(&self.list)
     }
 
-    /// The model of a number, if there is one.
-    pub(crate) fn get(&self, id: PoolId) -> Option<&Pool> {
-        self.list.get(id.0 as usize)
-    }
-
     /// The shared caches of all models, to change them.
     pub(crate) fn shared_mut(&mut self) -> impl Iterator<Item = &mut SharedCache> {
         self.list.iter_mut().filter_map(|pool| pool.shared.as_mut())

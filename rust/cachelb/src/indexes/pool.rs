@@ -63,11 +63,6 @@ impl Pool {
         }
     }
 
-    /// Whether hashes name the prefix they end, so that routers can name prefixes to each other.
-    pub(crate) fn name_prefixes(&self) -> bool {
-        self.placements.scheme != Scheme::Units
-    }
-
     /// The index, to read it.
     pub(crate) fn index(&self) -> Option<&Store> {
         self.blocks.as_ref().map(|blocks| &blocks.index)

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use cachelb_core::ids::{Medium, Millis};
-use cachelb_share::{About, Word};
 
 use crate::LocalChange;
 use crate::error::{Error, Result};
 use crate::feeds::rank::Access;
+use crate::fleet::about::{About, Word};
 use crate::fleet::block_sizes::{EngineKind, Facts};
 use crate::fleet::may_be_worker;
 use crate::fleet::names::{Name, resolve};
@@ -39,11 +39,11 @@ pub struct Registration<T> {
 /// A change of workers and models, of which a [`Registry`] has one at a time.
 #[derive(Debug)]
 pub struct Edit<'a, T, A> {
-    registry: &'a Registry<T>,
-    access: &'a A,
-    change: Change<'a, T>,
+    pub(crate) registry: &'a Registry<T>,
+    pub(crate) access: &'a A,
+    pub(crate) change: Change<'a, T>,
     /// Whether it is made here, so that other routers receive it.
-    own: bool,
+    pub(crate) own: bool,
     now: Millis,
 }
 
@@ -270,49 +270,6 @@ impl<T: Clone + Send + Sync, A: Access> Edit<'_, T, A> {
         self.registry.edit_readers(|readers| readers.push(reader));
         self.change.add_model(model, id);
         true
-    }
-
-    /// Does what another router said last of a worker, which `named` makes of its name if names are all that workers
-    /// are. Returns whether the worker was known, or is now.
-    ///
-    /// # Errors
-    /// As for [`Edit::register`].
-    pub fn follow(&mut self, key: &str, named: Option<impl FnOnce(&str) -> T>) -> Result<bool> {
-        self.own = false;
-        let taken = (self.access).held(|selector| selector.sharing_mut().take_change(key));
-        // Otherwise it was changed here since.
-        let Some(due) = taken else { return Ok(true) };
-        let registered = self.change.now();
-        let known = registered.worker(key).cloned();
-        match (due.standing, known) {
-            (Some(Word::Here(about)), known) => {
-                let named = named.filter(|_| registered.are_keys() && !key.is_empty());
-                drop(registered);
-                let (object, raw, is_key) = match (known, named) {
-                    (Some(known), _) => {
-                        (known.object.clone(), Arc::clone(&known.raw), known.is_key)
-                    }
-                    (None, Some(named)) => (named(key), key.into(), true),
-                    (None, None) => return Ok(false),
-                };
-                self.register(Registration {
-                    object,
-                    key: key.into(),
-                    raw,
-                    is_key,
-                    about,
-                })?;
-            }
-            (Some(word), _) => {
-                self.leave(key, word == Word::Draining);
-            }
-            (None, Some(_)) => {}
-            (None, None) => return Ok(false),
-        }
-        if let Some(ready) = due.ready {
-            self.mark_ready(key, ready);
-        }
-        Ok(true)
     }
 
     /// Registers the shared cache of a model, or changes its properties.

@@ -5,7 +5,6 @@ pub(crate) mod edit;
 mod options;
 pub(crate) mod query;
 pub(crate) mod registry;
-pub(crate) mod state;
 mod stats;
 
 use std::cell::Cell;
@@ -16,10 +15,10 @@ use std::thread;
 use cachelb_body::Profile as Rendering;
 use cachelb_core::Error as Core;
 use cachelb_core::ids::{BookingId, Millis};
-use cachelb_share::About;
 use serde_json::Value as Json;
 
 use crate::error::{Error, Result};
+use crate::fleet::about::About;
 use crate::selector::{
     self, Access, Bodies, BodySettings, Context, Eligibility, Ending, Headers, Hints, Model, Offer,
     PromptBuffers, Request, Room, Scales, Selector, Usage, lock, may_be_worker,
@@ -57,6 +56,7 @@ pub struct Router {
     pub(crate) policy: &'static str,
     pub(crate) own: Json,
     bodies: Bodies,
+    #[cfg_attr(not(feature = "sharing"), expect(dead_code, reason = "for snapshots"))]
     pub(crate) is_keyed: bool,
     selector: Mutex<Selector>,
     pub(crate) registry: Registry<()>,

@@ -6,7 +6,6 @@ use std::sync::{Arc, Mutex};
 
 use cachelb_core::ids::{Medium, Millis, WorkerId};
 use cachelb_events::{IngestSettings, Moment};
-use cachelb_share::{Word, fingerprint};
 
 use crate::Selector;
 use crate::error::{Error, Result};
@@ -19,7 +18,6 @@ use crate::indexes::shared_cache::SharedTerms;
 use crate::request::PoolId;
 use crate::request::hints::Model;
 use crate::request::prompt::PromptReader;
-use crate::sharing::Sharing;
 
 /// The ranks of a worker, by their number.
 pub type Ranks<'a, A> = &'a dyn Fn(usize) -> Rank<'a, A>;
@@ -61,17 +59,6 @@ impl<T: Clone + Send + Sync> Registry<T> {
     /// Key of the tags of names: routers that share state have it in common.
     pub fn tags(&self) -> TagKey {
         TagKey::of(&self.readers()[0].hasher)
-    }
-
-    /// Fingerprints by pool.
-    pub fn fingerprints(&self) -> Vec<u64> {
-        let known = self.roster.now();
-        let readers = self.readers();
-        // The reader of a model that another thread opens is there before its name.
-        let named = readers.iter().take(known.models.len() + 1).enumerate();
-        named
-            .map(|(at, reader)| fingerprint(&reader.hasher, known.model(PoolId(at as u32))))
-            .collect()
     }
 
     /// The pool of the model called `name`, and the meaning of the name there. A model without an index of its own
@@ -269,25 +256,6 @@ impl<T: Clone + Send + Sync> Registry<T> {
             now: at.now,
         };
         work(streams, &host, at)
-    }
-
-    /// Workers that another router changed, with the models it named, and that were not changed here yet. `are_keys`:
-    /// a worker that only has a name can be registered.
-    pub fn changes_due(&self, access: &impl Access, are_keys: bool) -> Vec<(String, Vec<String>)> {
-        let due = access.held(|selector| {
-            let due = selector.sharing().map(Sharing::changes_due);
-            due.unwrap_or_default()
-        });
-        let now = self.roster.now();
-        let are_keys = are_keys && now.are_keys();
-        let named = due.into_iter().map(|(key, due)| {
-            let models = match due.standing {
-                Some(Word::Here(about)) if are_keys || now.worker(&key).is_some() => about.models,
-                _ => Vec::new(),
-            };
-            (key.to_string(), models)
-        });
-        named.collect()
     }
 
     /// The workers with these keys, by the names that they are registered under if they are all there are.

@@ -1,7 +1,7 @@
 //! Calls of a gateway: messages for other routers, and the outcome of theirs.
 
+use crate::sharing::messages::{Kind, Part};
 use cachelb_core::ids::Millis;
-use cachelb_share::{Kind, Part};
 
 use super::{Sharing, SharingCounters};
 use crate::Selector;
@@ -10,6 +10,19 @@ use crate::Selector;
 /// received.
 #[derive(Debug)]
 pub struct Exchange<'a>(pub(crate) &'a mut Selector);
+
+impl Selector {
+    /// State that this router publishes and keeps of others, if it shares.
+    #[must_use]
+    pub fn sharing(&self) -> Option<&Sharing> {
+        self.sharing.as_deref()
+    }
+
+    /// Messages that this router and others exchange.
+    pub fn sharing_mut(&mut self) -> Exchange<'_> {
+        Exchange(self)
+    }
+}
 
 impl Exchange<'_> {
     /// Begins to publish local changes, as `origin`, and to count remote placements for `ttl_ms`; at most about
@@ -46,10 +59,9 @@ impl Sharing {
     /// Other routers of which something was received, and their open bookings.
     #[must_use]
     pub fn origins(&self) -> Vec<(u64, usize)> {
-        let peers = self.peers.iter();
-        peers
-            .map(|(origin, peer)| (origin, peer.bookings.len()))
-            .collect()
+        let peers = self.peers.by_origin.iter();
+        let open = peers.map(|(&origin, peer)| (origin, peer.bookings.len()));
+        open.collect()
     }
 
     /// A message with the number of entries of this router: a receiver that has fewer has missed some. A router that

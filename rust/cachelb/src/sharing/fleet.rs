@@ -7,7 +7,8 @@
 
 use std::sync::Arc;
 
-use cachelb_share::{Due, Entry, Kind, Register, Version, Word};
+use crate::fleet::about::Word;
+use crate::sharing::messages::{Due, Entry, Kind, Register, Version};
 
 use super::snapshot::{PART, Parts};
 use super::{Exchange, Sharing};

@@ -4,11 +4,12 @@ use std::collections::HashSet;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
+use crate::fleet::about::Word;
+use crate::sharing::messages::{Chain, Entries, Entry, Keys, Kind, Message};
 use cachelb_core::error::{Error, Result};
 use cachelb_core::ids::{Medium, Millis, SequenceHash, WorkerId};
 use cachelb_core::load::{BookingId, Work};
 use cachelb_policy::Claim;
-use cachelb_share::{Chain, Entries, Entry, Keys, Kind, Message, Word};
 
 use super::peers::{Remote, Theirs};
 use super::{Exchange, Receipt, Sharing};
@@ -93,7 +94,7 @@ impl Exchange<'_> {
         let Some(sharing) = &mut s.sharing else {
             return;
         };
-        let open = s.bookings.iter().filter(|booked| booked.worker == worker);
+        let open = (s.bookings.book.bookings.open()).filter(|booked| booked.worker == worker);
         let open: Vec<(BookingId, bool)> =
             open.map(|open| (open.id, open.payload.is_remote)).collect();
         for &(id, is_remote) in &open {
@@ -167,14 +168,14 @@ impl Inbox<'_> {
             Kind::Snapshot => {
                 // A snapshot that was requested twice, or repeated: its entries are known, and later ones would be
                 // lost.
-                let known = peers.get(origin);
+                let known = peers.by_origin.get(&origin);
                 if known.is_some_and(|peer| message.first < peer.next) {
                     return Ok(ControlFlow::Break(Receipt::Applied(0)));
                 }
                 self.drop_peer();
                 self.sharing().peers.welcome(origin)?.next = message.first;
             }
-            Kind::Continued if peers.get(origin).is_none() => {
+            Kind::Continued if !peers.by_origin.contains_key(&origin) => {
                 return Ok(ControlFlow::Break(Receipt::Gap));
             }
             Kind::Continued | Kind::Words => {}
@@ -182,7 +183,7 @@ impl Inbox<'_> {
                 if message.first == 0 && message.count > 0 {
                     peers.welcome(origin)?;
                 }
-                let peer = peers.get_mut(origin);
+                let peer = peers.by_origin.get_mut(&origin);
                 let Some(peer) = peer.filter(|peer| message.first <= peer.next) else {
                     return Ok(ControlFlow::Break(Receipt::Gap));
                 };

@@ -5,9 +5,11 @@
 //! long as entries of peers. While it is written or read, a [`Sharing`] of its own stands in for the router's, so that
 //! nothing of it is published.
 
+use crate::sharing::messages::{Entries, Entry, Keeping, Kind, Message, put};
+use std::collections::HashSet;
+
 use cachelb_core::error::{Error, Result};
 use cachelb_core::ids::Millis;
-use cachelb_share::{Entries, Entry, Keeping, Kind, Message, put};
 
 use super::inbox::Inbox;
 use super::peers::Peers;
@@ -20,8 +22,6 @@ const KEPT: u64 = 0;
 const STAND_IN: u64 = 1;
 /// Blocks taken in under one lock.
 const STEP: usize = 1 << 10;
-/// More models or workers no router has.
-const MOST: u32 = 1 << 20;
 
 /// Lets `own` stand in for the selector's sharing. Epochs of lost caches are the selector's, if it shares.
 fn lend<R>(
@@ -152,24 +152,21 @@ impl<'a> Kept<'a> {
             fingerprints: Vec::new(),
             workers: Vec::new(),
         };
-        let (mut pools, mut workers) = (Vec::new(), Vec::new());
+        let (mut pools, mut workers) = (HashSet::new(), HashSet::new());
         for entry in kept.entries.clone() {
             match entry.map_err(as_snapshot)? {
                 Entry::Pool { index, fingerprint } => {
-                    number(&mut pools, index)?;
+                    pools.insert(index);
                     kept.fingerprints.push(fingerprint);
                 }
                 Entry::Worker { index, epoch, name } => {
-                    number(&mut workers, index)?;
+                    workers.insert(index);
                     kept.workers.push((name, epoch));
                 }
-                Entry::Placed { pool, worker, .. } => {
-                    let known = |all: &[bool], at: u32| all.get(at as usize) == Some(&true);
-                    if !known(&pools, pool) || !known(&workers, worker) {
-                        return refuse(
-                            "it places blocks on a worker or model that it does not name",
-                        );
-                    }
+                Entry::Placed { pool, worker, .. }
+                    if !pools.contains(&pool) || !workers.contains(&worker) =>
+                {
+                    return refuse("it places blocks on a worker or model that it does not name");
                 }
                 entry if !lasts(&entry) => return refuse("it holds open requests"),
                 _ => {}
@@ -231,20 +228,6 @@ fn as_snapshot(error: Error) -> Error {
         Error::BadMessage(why) => Error::BadSnapshot(why),
         other => other,
     }
-}
-
-fn number(known: &mut Vec<bool>, index: u32) -> Result<()> {
-    if index >= MOST {
-        return Err(Error::BadSnapshot(format!(
-            "it has a worker or model number {index}"
-        )));
-    }
-    let index = index as usize;
-    if index >= known.len() {
-        known.resize(index + 1, false);
-    }
-    known[index] = true;
-    Ok(())
 }
 
 /// Restores a kept state.

@@ -4,13 +4,15 @@
 //! would have to be withdrawn. Received ones are of the lower rank (`policy/routes`). Only chained hashes name a
 //! prefix; where pools compare tokens, nothing is published.
 
-use cachelb_core::ids::Millis;
+use crate::sharing::messages::{Entry, Keys, Kind};
+use cachelb_core::hashing::Scheme;
+use cachelb_core::ids::{Millis, WorkerId};
 use cachelb_policy::{Claim, RoutePosition};
-use cachelb_share::{Entry, Keys, Kind};
 
 use crate::bookings::Booking;
 use crate::fleet::Fleet;
 use crate::indexes::Pools;
+use crate::indexes::pool::Pool;
 use crate::request::PoolId;
 
 use super::snapshot::Parts;
@@ -27,6 +29,17 @@ pub struct RouteCursor {
     told: RoutePosition,
 }
 
+/// Whether hashes name the prefix they end, so that routers can name prefixes to each other.
+fn name_prefixes(pool: &Pool) -> bool {
+    pool.placements.scheme != Scheme::Units
+}
+
+/// The worker registered as `order`, if it is still there.
+pub(super) fn by_order(fleet: &Fleet, order: u64) -> Option<WorkerId> {
+    let found = fleet.current().find(|(_, member)| member.order == order);
+    found.map(|(id, _)| id)
+}
+
 /// Makes entries of claims: one of those that follow each other and have worker and time in common.
 fn entries(
     sharing: &mut Sharing,
@@ -36,7 +49,7 @@ fn entries(
     mut say: impl FnMut(&mut Sharing, Entry<'_>),
 ) {
     for run in claims.chunk_by(|a, b| (a.order, a.age_ms) == (b.order, b.age_ms)) {
-        let worker = fleet.by_order(run[0].order);
+        let worker = by_order(fleet, run[0].order);
         let number = worker.and_then(|id| sharing.number(id, fleet));
         let Some(worker) = number else { continue };
         let keys: Vec<_> = run.iter().map(|c| Keys::pack(c.key, c.depth)).collect();
@@ -56,7 +69,7 @@ impl Sharing {
     pub(super) fn routes(&mut self, fleet: &Fleet, pools: &Pools, booking: &Booking, now: Millis) {
         let (pool, memos) = (booking.pool, &booking.memos);
         let shared = &pools[pool];
-        if !shared.name_prefixes() {
+        if !name_prefixes(shared) {
             return;
         }
         let mut claims = Vec::new();
@@ -79,8 +92,8 @@ impl Exchange<'_> {
         now: Millis,
     ) -> Option<Vec<u8>> {
         let sharing = self.0.sharing.as_mut()?;
-        let shared = self.0.pools.get(pool)?;
-        if !shared.name_prefixes() {
+        let (_, shared) = self.0.pools.iter().nth(pool.0 as usize)?;
+        if !name_prefixes(shared) {
             return None;
         }
         loop {

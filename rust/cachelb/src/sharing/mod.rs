@@ -1,4 +1,4 @@
-//! State exchanged with other routers: `share` has the entries, here they are made and applied.
+//! State exchanged with other routers: entries are made of changes here, and applied there.
 //!
 //! A booking of another router counts as load like one of its own, and ends with it or with the router that made it. Its
 //! blocks are recorded as if they had been placed here: an engine evicts the least recently used block, whichever
@@ -18,28 +18,34 @@
 //! | `fleet` | changes of the fleet itself |
 //! | `snapshot` | messages with all that is known, in the order of use |
 //! | `keeping` | state that outlives the process |
+//! | `router` | the same for a router with its list of workers |
+//! | `messages` | entries and messages as bytes |
 
 mod exchange;
 mod fleet;
 mod inbox;
 mod keeping;
 mod learned;
+mod messages;
 mod outgoing;
 mod peers;
+mod router;
 mod snapshot;
 
 pub use exchange::Exchange;
 pub use keeping::{Keeper, Kept, Restoring};
 pub use learned::RouteCursor;
+pub use messages::Message;
+pub use router::Restored;
 pub use snapshot::Walk;
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
+use crate::sharing::messages::{Entry, Journal, Kind, Register};
 use cachelb_core::error::{Error, Result};
 use cachelb_core::ids::WorkerId;
 use cachelb_core::load::BookingId;
-use cachelb_share::{Entry, Journal, Kind, Message, Register};
 
 use self::peers::{Peers, named_bytes};
 use crate::bookings::Bookings;
@@ -87,6 +93,9 @@ cachelb_core::counted! {
         pub crowded: u64,
     }
 }
+
+/// As a selector has it.
+pub(crate) type Shared = Box<Sharing>;
 
 /// State that this router publishes, and state that it keeps of others.
 #[derive(Debug)]
@@ -218,7 +227,7 @@ impl Sharing {
         (pool, worker): (u32, u32),
         number: u64,
     ) -> Option<(Option<PoolId>, Arc<str>, bool)> {
-        let peer = self.peers.get(origin)?;
+        let peer = self.peers.by_origin.get(&origin)?;
         let fingerprint = peer.pools.get(&pool).copied();
         let theirs = peer.workers.get(&worker)?;
         let own = &self.fingerprints;
@@ -231,7 +240,11 @@ impl Sharing {
 
     /// Recounts the state kept of others, whose bookings are among those here.
     pub(crate) fn validate(&self, bookings: &Bookings) -> Result<()> {
-        let remote = bookings.iter().filter(|open| open.payload.is_remote);
+        let remote = bookings
+            .book
+            .bookings
+            .open()
+            .filter(|open| open.payload.is_remote);
         let remote: HashSet<BookingId> = remote.map(|open| open.id).collect();
         if remote != self.peers.bookings().collect() {
             let text = format!("{remote:?} are not the bookings of other routers");

@@ -1,9 +1,9 @@
 //! Entries on changes made here.
 
+use crate::sharing::messages::{Chain, Entry, fingerprint};
 use cachelb_core::ids::{SequenceHash, WorkerId};
 use cachelb_core::load::BookingId;
 use cachelb_policy::Ended;
-use cachelb_share::{Chain, Entry, fingerprint};
 
 use super::{Exchange, Sharing, key};
 use crate::LocalChange;

@@ -71,7 +71,7 @@ impl Peer {
 /// All other routers.
 #[derive(Debug)]
 pub(super) struct Peers {
-    by_origin: HashMap<u64, Peer>,
+    pub by_origin: HashMap<u64, Peer>,
     /// Bytes that one router may have here.
     pub limit: usize,
     /// Bytes that all have.
@@ -91,24 +91,9 @@ impl Peers {
         }
     }
 
-    /// A router of which something was received.
-    pub fn get(&self, origin: u64) -> Option<&Peer> {
-        self.by_origin.get(&origin)
-    }
-
-    /// As [`Self::get`], to change it.
-    pub fn get_mut(&mut self, origin: u64) -> Option<&mut Peer> {
-        self.by_origin.get_mut(&origin)
-    }
-
     /// A router, whether or not anything was received before.
     pub fn entry(&mut self, origin: u64) -> &mut Peer {
         self.by_origin.entry(origin).or_default()
-    }
-
-    /// The routers, and the state kept of each.
-    pub fn iter(&self) -> impl Iterator<Item = (u64, &Peer)> {
-        self.by_origin.iter().map(|(&origin, peer)| (origin, peer))
     }
 
     /// Begins to receive from a router, unless there are too many.
@@ -152,7 +137,7 @@ impl Peers {
 
     /// A router gives a model a number.
     pub fn add_pool(&mut self, origin: u64, index: u32, fingerprint: u64) {
-        let known = self.get(origin);
+        let known = self.by_origin.get(&origin);
         let is_known = known.is_some_and(|peer| peer.pools.contains_key(&index));
         if is_known || self.take(origin, POOL_BYTES) {
             self.entry(origin).pools.insert(index, fingerprint);
@@ -183,12 +168,12 @@ impl Peers {
 
     /// An open booking of a router.
     pub fn booking_mut(&mut self, origin: u64, key: u64) -> Option<&mut Remote> {
-        self.get_mut(origin)?.bookings.get_mut(&key)
+        self.by_origin.get_mut(&origin)?.bookings.get_mut(&key)
     }
 
     /// A booking of a router ends. Returns the one here.
     pub fn remove_booking(&mut self, origin: u64, key: u64) -> Option<BookingId> {
-        let remote = self.get_mut(origin)?.bookings.remove(&key)?;
+        let remote = self.by_origin.get_mut(&origin)?.bookings.remove(&key)?;
         self.give_back(origin, remote.bytes);
         remote.booked
     }

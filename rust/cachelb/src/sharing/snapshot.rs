@@ -6,10 +6,10 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
+use crate::sharing::messages::{Chain, Entry, Kind, Message, put};
 use cachelb_core::ids::{Medium, SequenceHash, WorkerId};
 use cachelb_core::index::{BlockIndex, Listing};
 use cachelb_core::load::Phase;
-use cachelb_share::{Chain, Entry, Kind, Message, put};
 
 use super::{Exchange, Sharing, key};
 use crate::bookings::Bookings;
@@ -86,7 +86,7 @@ struct Stretch {
 
 impl Stretch {
     fn index<'a>(&self, pools: &'a Pools) -> Option<&'a BlockIndex> {
-        pools.get(self.pool)?.exact()
+        pools[self.pool].exact()
     }
 
     fn age(&self, pools: &Pools) -> Option<u64> {
@@ -134,7 +134,7 @@ impl Sharing {
             };
             parts.put(entry, &[]);
         }
-        for booked in decisions.iter().filter(|booked| !booked.payload.is_remote) {
+        for booked in (decisions.book.bookings.open()).filter(|booked| !booked.payload.is_remote) {
             if fleet.member(booked.worker).is_none() {
                 continue;
             }

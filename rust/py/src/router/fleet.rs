@@ -4,9 +4,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use cachelb::selector::{Change, PoolId, Role, Settings, resolve, whole};
-use cachelb::{Edit, Registration, Registry};
+use cachelb::{About, Edit, Registration, Registry};
 use cachelb_body::Layouts;
-use cachelb_share::About;
 use pyo3::exceptions::PyValueError;
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;

@@ -8,12 +8,14 @@ mod batch;
 mod capture;
 mod feed_views;
 mod fleet;
+#[cfg(feature = "sharing")]
 mod keep;
 mod kv;
 mod pair;
 mod pools;
 mod reports;
 mod select;
+#[cfg(feature = "sharing")]
 mod share;
 mod shared_caches;
 mod views;
@@ -44,9 +46,11 @@ pub use self::admission::Entry;
 pub use self::admission::settings_of;
 pub use self::admission::{AdmissionGate, HeldRequest};
 pub use self::fleet::Fleet;
+#[cfg(feature = "sharing")]
 pub use self::keep::SnapshotPieces;
 #[cfg(feature = "serving")]
 pub use self::select::{Kind, Ready};
+#[cfg(feature = "sharing")]
 pub use self::share::message_origin;
 
 #[doc = stub!("Router")]

@@ -4,8 +4,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use cachelb::selector::{Receipt, Sharing};
-use cachelb_share::Message;
+use cachelb::selector::{Message, Receipt, Sharing};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyString};
 

@@ -1,6 +1,6 @@
 //! Messages with wrong headers, and requests that come while a snapshot is published.
 
-use cachelb_share::{Kind, Message};
+use crate::sharing::messages::{Kind, Message};
 
 use super::*;
 

@@ -1,6 +1,7 @@
 //! Workers that come, change and go at one of three routers.
 
-use cachelb_share::{About, Version, Word};
+use crate::fleet::about::{About, Word};
+use crate::sharing::messages::Version;
 
 use super::network::{Fates, Network, Site as _};
 use super::*;
@@ -116,7 +117,7 @@ impl Site {
     /// Its own open requests by listed worker.
     fn own(&self) -> BTreeMap<String, u32> {
         let mut found = BTreeMap::new();
-        for booked in self.selector.bookings.iter() {
+        for booked in self.selector.bookings.book.bookings.open() {
             let Some(name) = self.selector.fleet.name(booked.worker) else {
                 continue;
             };
@@ -130,7 +131,7 @@ impl Site {
     /// The last words, by name and whether they are on readiness.
     fn words(&self) -> BTreeMap<(String, bool), (Version, Word)> {
         let words = self.selector.sharing().unwrap().words.as_ref();
-        let all = words.into_iter().flat_map(cachelb_share::Register::iter);
+        let all = words.into_iter().flat_map(super::messages::Register::iter);
         all.map(|(name, version, word)| {
             let of_readiness = matches!(word, Word::Ready(_));
             ((name.to_owned(), of_readiness), (version, word.clone()))

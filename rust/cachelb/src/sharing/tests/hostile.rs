@@ -1,6 +1,6 @@
 //! Messages that are well formed and lie.
 
-use cachelb_share::{Chain, Entries, Entry, Keeping, Kind, Message, put};
+use crate::sharing::messages::{Chain, Entries, Entry, Keeping, Kind, Message, put};
 
 use super::*;
 use crate::sharing::Kept;
@@ -105,7 +105,7 @@ fn numbers_of_workers_and_models_cost_nothing_but_what_is_named() {
         hear(&mut selector, &told, 1).unwrap();
     }
     let sharing = selector.sharing().unwrap();
-    let peers = sharing.peers.iter().count();
+    let peers = sharing.peers.by_origin.len();
     assert_eq!((peers, counts(&selector).crowded), (40, 0));
     assert!(sharing.memory_bytes() < 40 * 512);
 }
@@ -256,7 +256,7 @@ proptest! {
                 Attack::Message(origin, kind, lies) => {
                     let entries = written(&lies);
                     let count = Entries::new(&entries).count() as u32;
-                    let next = selector.sharing.as_ref().unwrap().peers.get(origin);
+                    let next = selector.sharing.as_ref().unwrap().peers.by_origin.get(&origin);
                     let first = next.map_or(0, |peer| peer.next);
                     let first = if kind == Kind::Snapshot { first + 1 } else { first };
                     let _ = hear(&mut selector, &encoded(kind, origin, first, count, &entries), now);
@@ -294,7 +294,7 @@ proptest! {
             selector.validate().unwrap();
             let sharing = selector.sharing.as_ref().unwrap();
             prop_assert!(sharing.peers.memory_bytes() <= ALL_ORIGINS * LIMIT);
-            prop_assert!(sharing.peers.iter().all(|(_, peer)| peer.bytes() <= LIMIT));
+            prop_assert!(sharing.peers.by_origin.values().all(|peer| peer.bytes() <= LIMIT));
             prop_assert!(sharing.epochs.bytes <= LIMIT + 4 * 200);
         }
     }

@@ -55,7 +55,7 @@ fn known(selector: &Selector, now: u64) -> Known {
     let mut found = Known::new();
     let rule = selector.pools[PoolId(0)].rules.get(Wanted::Whole);
     let mut note = |claim: Claim| {
-        let worker = selector.fleet.by_order(claim.order).unwrap();
+        let worker = super::super::learned::by_order(&selector.fleet, claim.order).unwrap();
         let holders = found.entry((claim.key.0, claim.depth)).or_default();
         holders.insert(selector.fleet.name(worker).unwrap().to_string());
     };

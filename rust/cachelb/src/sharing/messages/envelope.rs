@@ -1,5 +1,6 @@
 //! A message: whose entries, which numbers they have, and whether they arrived whole.
 
+use super::bytes::Bytes;
 use cachelb_core::error::{Error, Result};
 use cachelb_core::hashing::{Hasher, Identity, Namespace, hash_text};
 use xxhash_rust::xxh3::{Xxh3, xxh3_64, xxh3_64_with_seed};
@@ -46,6 +47,12 @@ pub enum Kind {
     /// All before `first` were sent. In place of entries: when, in microseconds of the sender's own clock.
     Heartbeat,
 }
+
+/// By the byte that stands for each.
+const KINDS: [Kind; 6] = {
+    use Kind::{Continued, Delta, Heartbeat, Kept, Snapshot, Words};
+    [Delta, Snapshot, Continued, Kept, Words, Heartbeat]
+};
 
 /// Entries of one router.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -101,33 +108,21 @@ impl<'a> Message<'a> {
         }
         if head[4] != VERSION {
             let text = format!("its version is {}, this is {VERSION}", head[4]);
-            return Err(Error::BadMessage(text));
+            return Err(refuse(&text));
         }
         if xxh3_64(content) != u64::from_le_bytes(*checksum) {
             return Err(refuse(
                 "its checksum does not match: it is damaged or cut off",
             ));
         }
-        let kind = match head[5] {
-            0 => Kind::Delta,
-            1 => Kind::Snapshot,
-            2 => Kind::Continued,
-            3 => Kind::Kept,
-            4 => Kind::Words,
-            5 => Kind::Heartbeat,
-            other => return Err(Error::BadMessage(format!("unknown kind {other}"))),
-        };
-        let word = |at: usize| {
-            let mut bytes = [0; 8];
-            bytes.copy_from_slice(&head[at..at + 8]);
-            u64::from_le_bytes(bytes)
-        };
-        let count = (word(HEAD - 8) >> 32) as u32;
+        let kind = KINDS.get(usize::from(head[5])).copied();
+        let kind = kind.ok_or_else(|| refuse(&format!("unknown kind {}", head[5])))?;
+        let mut numbers = Bytes(&head[6..]);
         Ok(Self {
             kind,
-            origin: word(6),
-            first: word(14),
-            count,
+            origin: numbers.word()?,
+            first: numbers.word()?,
+            count: u32::from_le_bytes([head[22], head[23], head[24], head[25]]),
             entries,
         })
     }

@@ -10,7 +10,8 @@ use std::sync::Arc;
 
 use cachelb_core::error::{Error, Result};
 
-use super::word::{Version, Word};
+use super::words::Version;
+use crate::fleet::about::Word;
 
 /// Workers taken out that are remembered; of more, those taken out first are forgotten.
 const MOST_GONE: usize = 4096;
@@ -226,5 +227,5 @@ impl Register {
 }
 
 #[cfg(test)]
-#[path = "tests/fleet.rs"]
+#[path = "tests/register.rs"]
 pub(super) mod tests;

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use cachelb_core::ids::SequenceHash;
 
-use super::wire::{Entry, put};
+use super::entries::{Entry, put};
 
 /// Bytes from which on a part is not made longer: what others apply under one lock.
 const PART: usize = 1 << 13;

@@ -5,7 +5,8 @@ use cachelb_core::ids::RouteKey;
 use cachelb_core::ids::SequenceHash;
 
 use super::bytes::{Bytes, put_number, put_text};
-use super::word::{Version, Word};
+use super::words::Version;
+use crate::fleet::about::Word;
 
 /// Hashes of one entry, still in the bytes they came in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -16,12 +17,6 @@ impl<'a> Chain<'a> {
     #[must_use]
     pub fn len(self) -> usize {
         self.0.len()
-    }
-
-    /// Whether there is none.
-    #[must_use]
-    pub fn is_empty(self) -> bool {
-        self.0.is_empty()
     }
 
     /// The hashes, from the root's side on.
@@ -187,14 +182,11 @@ fn put_chain(out: &mut Vec<u8>, chain: &[SequenceHash], read: Chain<'_>) {
 pub fn put(out: &mut Vec<u8>, entry: Entry<'_>, chain: &[SequenceHash]) {
     match entry {
         Entry::Pool { index, fingerprint } => {
-            out.push(POOL);
-            put_number(out, index.into());
+            put_head(out, POOL, [index.into()]);
             out.extend_from_slice(&fingerprint.to_le_bytes());
         }
         Entry::Worker { index, epoch, name } => {
-            out.push(WORKER);
-            put_number(out, index.into());
-            put_number(out, epoch);
+            put_head(out, WORKER, [index.into(), epoch]);
             put_text(out, name);
         }
         Entry::Booked {
@@ -204,16 +196,9 @@ pub fn put(out: &mut Vec<u8>, entry: Entry<'_>, chain: &[SequenceHash]) {
             prompt_tokens,
             prefill_tokens,
         } => {
-            out.push(BOOKED);
-            for value in [
-                key,
-                pool.into(),
-                worker.into(),
-                prompt_tokens,
-                prefill_tokens,
-            ] {
-                put_number(out, value);
-            }
+            let (pool, worker) = (pool.into(), worker.into());
+            let numbers = [key, pool, worker, prompt_tokens, prefill_tokens];
+            put_head(out, BOOKED, numbers);
         }
         Entry::Placed {
             key,
@@ -222,10 +207,8 @@ pub fn put(out: &mut Vec<u8>, entry: Entry<'_>, chain: &[SequenceHash]) {
             anchor,
             chain: read,
         } => {
-            out.push(if anchor.is_some() { PLACED } else { ROOTED });
-            put_number(out, key);
-            put_number(out, pool.into());
-            put_number(out, worker.into());
+            let tag = if anchor.is_some() { PLACED } else { ROOTED };
+            put_head(out, tag, [key, pool.into(), worker.into()]);
             if let Some(anchor) = anchor {
                 out.extend_from_slice(&anchor.0.to_le_bytes());
             }
@@ -236,24 +219,12 @@ pub fn put(out: &mut Vec<u8>, entry: Entry<'_>, chain: &[SequenceHash]) {
             worker,
             blocks,
         } => {
-            out.push(RESUMED);
-            put_number(out, pool.into());
-            put_number(out, worker.into());
+            put_head(out, RESUMED, [pool.into(), worker.into()]);
             put_chain(out, chain, blocks);
         }
-        Entry::FirstToken { key } => {
-            out.push(FIRST);
-            put_number(out, key);
-        }
-        Entry::Closed { key, failed } => {
-            out.push(if failed { FAILED } else { CLOSED });
-            put_number(out, key);
-        }
-        Entry::Cleared { worker, epoch } => {
-            out.push(CLEARED);
-            put_number(out, worker.into());
-            put_number(out, epoch);
-        }
+        Entry::FirstToken { key } => put_head(out, FIRST, [key]),
+        Entry::Closed { key, failed } => put_head(out, if failed { FAILED } else { CLOSED }, [key]),
+        Entry::Cleared { worker, epoch } => put_head(out, CLEARED, [worker.into(), epoch]),
         Entry::Learned {
             pool,
             part,
@@ -261,11 +232,9 @@ pub fn put(out: &mut Vec<u8>, entry: Entry<'_>, chain: &[SequenceHash]) {
             age_ms,
             keys,
         } => {
-            out.push(LEARNED);
             let count = keys.0.len() as u64;
-            for value in [pool.into(), part.into(), worker.into(), age_ms, count] {
-                put_number(out, value);
-            }
+            let numbers = [pool.into(), part.into(), worker.into(), age_ms, count];
+            put_head(out, LEARNED, numbers);
             out.extend_from_slice(keys.0.as_flattened());
         }
         Entry::Stated {
@@ -279,6 +248,13 @@ pub fn put(out: &mut Vec<u8>, entry: Entry<'_>, chain: &[SequenceHash]) {
             out.extend_from_slice(&version.origin.to_le_bytes());
             out.extend_from_slice(word);
         }
+    }
+}
+
+fn put_head<const N: usize>(out: &mut Vec<u8>, tag: u8, numbers: [u64; N]) {
+    out.push(tag);
+    for number in numbers {
+        put_number(out, number);
     }
 }
 
@@ -401,5 +377,5 @@ impl<'a> Iterator for Entries<'a> {
 }
 
 #[cfg(test)]
-#[path = "tests/wire.rs"]
+#[path = "tests/entries.rs"]
 mod tests;

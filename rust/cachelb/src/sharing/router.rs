@@ -1,11 +1,16 @@
-//! Snapshots of the blocks of workers, for a router that starts later.
+//! State of a whole router: what it shares of its workers and models, and snapshots for one that starts later.
 
-use crate::selector::{Access, Keeper, Kept, PoolId, RouteCursor, Selector, Sharing};
+use std::sync::Arc;
+
 use cachelb_core::ids::Millis;
 
-use super::Router;
-use super::registry::Registry;
+use super::messages::fingerprint;
+use super::{Keeper, Kept, RouteCursor, Sharing};
 use crate::error::{Error, Result};
+use crate::feeds::rank::Access;
+use crate::fleet::about::Word;
+use crate::request::PoolId;
+use crate::{Edit, Registration, Registry, Router, Selector};
 
 /// How long restored prefixes count, unless a request finds them again.
 const TTL_MS: u64 = 3_600_000;
@@ -33,6 +38,36 @@ pub struct Restored {
 }
 
 impl<T: Clone + Send + Sync> Registry<T> {
+    /// Fingerprints by pool.
+    pub fn fingerprints(&self) -> Vec<u64> {
+        let known = self.roster.now();
+        let readers = self.readers();
+        // The reader of a model that another thread opens is there before its name.
+        let named = readers.iter().take(known.models.len() + 1).enumerate();
+        named
+            .map(|(at, reader)| fingerprint(&reader.hasher, known.model(PoolId(at as u32))))
+            .collect()
+    }
+
+    /// Workers that another router changed, with the models it named, and that were not changed here yet. `are_keys`:
+    /// a worker that only has a name can be registered.
+    pub fn changes_due(&self, access: &impl Access, are_keys: bool) -> Vec<(String, Vec<String>)> {
+        let due = access.held(|selector| {
+            let due = selector.sharing().map(Sharing::changes_due);
+            due.unwrap_or_default()
+        });
+        let now = self.roster.now();
+        let are_keys = are_keys && now.are_keys();
+        let named = due.into_iter().map(|(key, due)| {
+            let models = match due.standing {
+                Some(Word::Here(about)) if are_keys || now.worker(&key).is_some() => about.models,
+                _ => Vec::new(),
+            };
+            (key.to_string(), models)
+        });
+        named.collect()
+    }
+
     pub(crate) fn hash_seed(&self) -> u64 {
         self.readers()[0].hasher.seed()
     }
@@ -104,6 +139,51 @@ impl<T: Clone + Send + Sync> Registry<T> {
         }
         messages.extend(access.held(|selector| selector.sharing().map(Sharing::snapshot_end)));
         messages
+    }
+}
+
+impl<T: Clone + Send + Sync, A: Access> Edit<'_, T, A> {
+    /// Does what another router said last of a worker, which `named` makes of its name if names are all that workers
+    /// are. Returns whether the worker was known, or is now.
+    ///
+    /// # Errors
+    /// As for [`Edit::register`].
+    pub fn follow(&mut self, key: &str, named: Option<impl FnOnce(&str) -> T>) -> Result<bool> {
+        self.own = false;
+        let taken = (self.access).held(|selector| selector.sharing_mut().take_change(key));
+        // Otherwise it was changed here since.
+        let Some(due) = taken else { return Ok(true) };
+        let registered = self.change.now();
+        let known = registered.worker(key).cloned();
+        match (due.standing, known) {
+            (Some(Word::Here(about)), known) => {
+                let named = named.filter(|_| registered.are_keys() && !key.is_empty());
+                drop(registered);
+                let (object, raw, is_key) = match (known, named) {
+                    (Some(known), _) => {
+                        (known.object.clone(), Arc::clone(&known.raw), known.is_key)
+                    }
+                    (None, Some(named)) => (named(key), key.into(), true),
+                    (None, None) => return Ok(false),
+                };
+                self.register(Registration {
+                    object,
+                    key: key.into(),
+                    raw,
+                    is_key,
+                    about,
+                })?;
+            }
+            (Some(word), _) => {
+                self.leave(key, word == Word::Draining);
+            }
+            (None, Some(_)) => {}
+            (None, None) => return Ok(false),
+        }
+        if let Some(ready) = due.ready {
+            self.mark_ready(key, ready);
+        }
+        Ok(true)
     }
 }
 

@@ -1,5 +1,5 @@
+use super::super::register::tests::words;
 use super::*;
-use crate::fleet::tests::words;
 use proptest::prelude::*;
 use proptest::{collection, option};
 

@@ -8,23 +8,21 @@
 //! | file | job |
 //! |---|---|
 //! | `bytes` | numbers and names as bytes |
-//! | `wire` | entries as bytes |
-//! | `word` | one statement on a worker |
-//! | `fleet` | the last word on every worker: what it is, whether it takes requests |
+//! | `entries` | entries as bytes |
+//! | `words` | one statement on a worker |
+//! | `register` | the last word on every worker: what it is, whether it takes requests |
 //! | `envelope` | messages: whose entries, which numbers, whether they arrived whole |
 //! | `journal` | the entries of this router until somebody takes them along |
-//!
-//! How a router applies the entries of others: `sharing` of `cachelb`.
 
 mod bytes;
+mod entries;
 mod envelope;
-mod fleet;
 mod journal;
-mod wire;
-mod word;
+mod register;
+mod words;
 
+pub use entries::{Chain, Entries, Entry, Keys, put};
 pub use envelope::{Keeping, Kind, Message, fingerprint};
-pub use fleet::{Due, Register};
 pub use journal::{Journal, Part};
-pub use wire::{Chain, Entries, Entry, Keys, put};
-pub use word::{About, Version, Word};
+pub use register::{Due, Register};
+pub use words::Version;

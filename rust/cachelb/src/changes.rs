@@ -62,11 +62,11 @@ impl Selector {
     /// Publishes a change, if this router shares its state.
     #[inline]
     pub(crate) fn publish(&mut self, change: LocalChange<'_>) {
-        #[cfg(feature = "sharing")]
         if self.sharing.is_some() {
+            #[cfg(feature = "sharing")]
             self.sharing_mut().note(change);
+            #[cfg(not(feature = "sharing"))]
+            drop(change);
         }
-        #[cfg(not(feature = "sharing"))]
-        let _ = change;
     }
 }

@@ -261,7 +261,10 @@ impl Selector {
     pub fn memory_bytes(&self) -> usize {
         self.pools.memory_bytes()
             + self.capture.as_ref().map_or(0, Capture::memory_bytes)
-            + self.sharing.as_ref().map_or(0, |s| s.memory_bytes())
+            + match &self.sharing {
+                Some(sharing) => sharing.memory_bytes(),
+                None => 0,
+            }
     }
 
     /// Recounts everything.

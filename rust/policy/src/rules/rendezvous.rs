@@ -121,7 +121,7 @@ impl Rendezvous {
 
 impl Rendezvous {
     /// The `k` rows that draw highest.
-    #[cfg(any(feature = "learned", feature = "published"))]
+    #[cfg(feature = "learned")]
     pub(crate) fn first(&self, view: &View<'_>, key: &[u8], k: usize) -> Vec<usize> {
         let mut draws = Draws::new(self.seed, key);
         let name = |row: usize| view.names.name(view.rows[row].offer);

@@ -2,8 +2,9 @@
 
     python .ci/rooms.py --most-lines 70000
 
-Lines are code lines: no blanks, comments, docstrings or tests. LONG, CIRCLES and WORDS are the exceptions of today, and
-they only shrink: the check fails on anything beyond them, and on a long file or a circle that is listed but gone.
+Lines are code lines: no blanks, comments, docstrings or tests. The second column is the library, without features.
+LONG, CIRCLES and WORDS are the exceptions of today, and they only shrink: the check fails on anything beyond them, and
+on a long file or a circle that is listed but gone.
 """
 
 from __future__ import annotations
@@ -27,8 +28,22 @@ Graph = dict[Module, set[Module]]
 FOLDERS: Final = ("rust", "python", "gateway", "lab", "fakes", "tests")
 MOST_FILE_LINES: Final = 600
 MOST_FILES: Final = 15
-# Code lines of a folder; one that is exceeded is shortened, or what is no part of it moves.
-MOST_LINES: Final[Mapping[str, int]] = {"python": 13_000}
+# The library without features, and what of it a feature or a server has for itself: folders, and files without suffix.
+LIBRARY: Final = ("python", "rust/body", "rust/cachelb", "rust/core", "rust/events", "rust/policy", "rust/py")
+BESIDE: Final = (
+    "rust/cachelb/src/sharing",
+    "rust/events/src/tensorrt_llm",
+    "rust/policy/src/published",
+    "rust/policy/src/rules/learned",
+    "rust/py/src/ext_proc",
+    "rust/py/src/gateway",
+    "rust/py/src/router/keep",
+    "rust/py/src/router/share",
+    "rust/py/src/serving",
+    "rust/py/src/sim",
+)
+# Code lines of a folder, and of the library; one that is exceeded is shortened, or what is no part of it moves.
+MOST_LINES: Final[Mapping[str, int]] = {"python": 13_000, "library": 59_420}
 LONG: Final[Mapping[str, int]] = {}
 CIRCLES: Final[tuple[str, ...]] = ()
 # Forms of a word; the words of the field in its place; the number of names that have it.
@@ -72,6 +87,12 @@ def is_product(path: Path) -> bool:
     """Tell whether a file is part of the product, not of its tests."""
     rust_tests = path.suffix == ".rs" and path.name in {"tests.rs", "testing.rs"}
     return path.parts[0] != "tests" and "tests" not in path.parts and not rust_tests
+
+
+def is_library(path: Path) -> bool:
+    """Tell whether a file is part of the library that needs no feature."""
+    library, beside = (any(path.with_suffix("").is_relative_to(part) for part in parts) for parts in (LIBRARY, BESIDE))
+    return library and not beside
 
 
 def rust_code(source: str) -> str:
@@ -296,12 +317,13 @@ def main() -> int:
     given = parser.parse_args()
     sources = read_sources(Path(__file__).resolve().parent.parent)
     parts = count_lines(sources)
+    library = count_lines({path: source for path, source in sources.items() if is_library(path)})
     for part, lines in parts.most_common():
-        print(f"{lines:8,}  {part}")
+        print(f"{lines:8,} {library[part]:8,}  {part}")
     print(f"{parts.total():8,}  code lines of the product, {given.most_lines:,} are allowed")
     problems = [
         *check_size(parts, given.most_lines),
-        *check_folders(parts, MOST_LINES),
+        *check_folders(parts | {f"library/{part}": lines for part, lines in library.items()}, MOST_LINES),
         *check_files(sources, LONG),
         *check_flat(sources),
         *check_circles(sources, CIRCLES),

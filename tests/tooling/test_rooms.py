@@ -72,6 +72,16 @@ def test_folders_have_limits_of_their_own() -> None:
     assert problem.startswith("python has 11 code lines, 10 are allowed")
 
 
+def test_the_library_is_what_needs_no_feature_and_no_server() -> None:
+    library = ["python/cachelb/state/mesh.py", "rust/policy/src/rules/adaptive.rs", "rust/py/src/router/select.rs"]
+    beside = ["rust/cachelb/src/sharing/messages/words.rs", "rust/py/src/router/share.rs", "rust/py/src/sim/mod.rs"]
+    others = ["rust/sim/src/lib.rs", "lab/cachelb_lab/probe.py", "rust/learned/src/lib.rs"]
+    paths = [Path(name) for name in [*library, *beside, *others]]
+    assert [path.as_posix() for path in paths if ROOMS.is_library(path)] == library
+    root = Path(__file__).resolve().parents[2]
+    assert [part for part in ROOMS.BESIDE if not any(root.glob(f"{part}*"))] == []
+
+
 def test_long_files_are_named_and_listed_ones_may_only_shrink(tmp_path: Path) -> None:
     lines = {"rust/a.rs": 601, "tests/b.py": 600, "tests/c.py": 700, "python/d.py": 600, "python/e.pyi": 601}
     sources = _sources(tmp_path, {name: "\n" * count for name, count in lines.items()})

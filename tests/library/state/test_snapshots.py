@@ -6,7 +6,7 @@ import functools
 import random
 import threading
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
@@ -19,6 +19,7 @@ from tests.threads import beside
 from cachelb import CachelbError, Router
 from cachelb.errors import SnapshotError
 from cachelb.index import BlockTracker
+from cachelb.router.shared_state import SharedState
 
 BLOCK = 4
 
@@ -31,6 +32,14 @@ def route(router: Router[str], tokens: Sequence[int], **request: Any) -> str:
     decision = router.select_worker(tokens=tokens, **request)
     decision.on_complete()
     return decision.worker
+
+
+def test_a_build_without_sharing_names_the_feature_it_lacks() -> None:
+    class Without:
+        _fleet = object()
+
+    with pytest.raises(CachelbError, match="cargo feature `sharing`"):
+        SharedState(cast("Router[str]", Without())).publish()
 
 
 def story(of: int, blocks: int = 20) -> list[int]:

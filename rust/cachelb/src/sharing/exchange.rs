@@ -1,8 +1,8 @@
 //! Calls of a gateway: messages for other routers, and the outcome of theirs.
 
-use crate::sharing::messages::{Kind, Part};
 use cachelb_core::ids::Millis;
 
+use super::messages::{Kind, Part};
 use super::{Sharing, SharingCounters};
 use crate::Selector;
 

@@ -7,11 +7,10 @@
 
 use std::sync::Arc;
 
-use crate::fleet::about::Word;
-use crate::sharing::messages::{Due, Entry, Kind, Register, Version};
-
+use super::messages::{Due, Entry, Kind, Register, Version};
 use super::snapshot::{PART, Parts};
 use super::{Exchange, Sharing};
+use crate::fleet::about::Word;
 
 /// Calls `each` with the entries of `words`.
 fn entries<'a>(

@@ -1,21 +1,20 @@
 //! Applies the entries of another router.
 
-use std::collections::HashSet;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use crate::fleet::about::Word;
-use crate::sharing::messages::{Chain, Entries, Entry, Keys, Kind, Message};
 use cachelb_core::error::{Error, Result};
 use cachelb_core::ids::{Medium, Millis, SequenceHash, WorkerId};
 use cachelb_core::load::{BookingId, Work};
 use cachelb_policy::Claim;
 
+use super::messages::{Chain, Entries, Entry, Keys, Kind, Message};
 use super::peers::{Remote, Theirs};
 use super::{Exchange, Receipt, Sharing};
 use crate::Selector;
 use crate::bookings::Booking;
 use crate::bookings::ledger::{Ending, Usage};
+use crate::fleet::about::Word;
 use crate::indexes::Pools;
 use crate::request::PoolId;
 
@@ -97,15 +96,15 @@ impl Exchange<'_> {
         let open = (s.bookings.book.bookings.open()).filter(|booked| booked.worker == worker);
         let open: Vec<(BookingId, bool)> =
             open.map(|open| (open.id, open.payload.is_remote)).collect();
-        for &(id, is_remote) in &open {
+        for (id, is_remote) in open {
             if is_remote {
                 s.bookings.book.close(id);
             } else {
                 sharing.publish_end(id, false);
             }
         }
-        let gone: HashSet<BookingId> = open.iter().map(|(id, _)| *id).collect();
-        sharing.peers.unbook(|id| gone.contains(id));
+        let bookings = &s.bookings.book.bookings;
+        sharing.peers.unbook(|id| bookings.worker(*id).is_none());
     }
 }
 

@@ -5,13 +5,13 @@
 //! long as entries of peers. While it is written or read, a [`Sharing`] of its own stands in for the router's, so that
 //! nothing of it is published.
 
-use crate::sharing::messages::{Entries, Entry, Keeping, Kind, Message, put};
 use std::collections::HashSet;
 
 use cachelb_core::error::{Error, Result};
 use cachelb_core::ids::Millis;
 
 use super::inbox::Inbox;
+use super::messages::{Entries, Entry, Keeping, Kind, Message, put};
 use super::peers::Peers;
 use super::{Sharing, SharingCounters, Walk};
 use crate::Selector;

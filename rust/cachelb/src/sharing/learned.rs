@@ -4,7 +4,6 @@
 //! would have to be withdrawn. Received ones are of the lower rank (`policy/routes`). Only chained hashes name a
 //! prefix; where pools compare tokens, nothing is published.
 
-use crate::sharing::messages::{Entry, Keys, Kind};
 use cachelb_core::hashing::Scheme;
 use cachelb_core::ids::{Millis, WorkerId};
 use cachelb_policy::{Claim, RoutePosition};
@@ -15,6 +14,7 @@ use crate::indexes::Pools;
 use crate::indexes::pool::Pool;
 use crate::request::PoolId;
 
+use super::messages::{Entry, Keys, Kind};
 use super::snapshot::Parts;
 use super::{Exchange, Sharing};
 

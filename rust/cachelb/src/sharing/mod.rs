@@ -42,11 +42,11 @@ pub use snapshot::Walk;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use crate::sharing::messages::{Entry, Journal, Kind, Register};
 use cachelb_core::error::{Error, Result};
 use cachelb_core::ids::WorkerId;
 use cachelb_core::load::BookingId;
 
+use self::messages::{Entry, Journal, Kind, Register};
 use self::peers::{Peers, named_bytes};
 use crate::bookings::Bookings;
 use crate::fleet::Fleet;

@@ -1,10 +1,10 @@
 //! Entries on changes made here.
 
-use crate::sharing::messages::{Chain, Entry, fingerprint};
 use cachelb_core::ids::{SequenceHash, WorkerId};
 use cachelb_core::load::BookingId;
 use cachelb_policy::Ended;
 
+use super::messages::{Chain, Entry, fingerprint};
 use super::{Exchange, Sharing, key};
 use crate::LocalChange;
 use crate::fleet::Fleet;

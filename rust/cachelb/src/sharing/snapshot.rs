@@ -6,11 +6,11 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use crate::sharing::messages::{Chain, Entry, Kind, Message, put};
 use cachelb_core::ids::{Medium, SequenceHash, WorkerId};
 use cachelb_core::index::{BlockIndex, Listing};
 use cachelb_core::load::Phase;
 
+use super::messages::{Chain, Entry, Kind, Message, put};
 use super::{Exchange, Sharing, key};
 use crate::bookings::Bookings;
 use crate::fleet::Fleet;

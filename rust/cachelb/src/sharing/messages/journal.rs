@@ -53,17 +53,12 @@ impl Journal {
     /// Writes an entry down.
     pub fn say(&mut self, entry: Entry<'_>, chain: &[SequenceHash]) {
         if self.waiting >= self.limit {
-            self.dropped += self
-                .full
-                .drain(..)
-                .map(|part| u64::from(part.count))
-                .sum::<u64>();
-            self.dropped += u64::from(self.open.count);
-            self.seal();
+            self.cut();
+            let dropped = self.full.drain(..).map(|part| u64::from(part.count));
+            self.dropped += dropped.sum::<u64>();
             self.waiting = 0;
         } else if self.open.entries.len() >= PART {
-            let part = self.seal();
-            self.full.push_back(part);
+            self.cut();
         }
         let before = self.open.entries.len();
         put(&mut self.open.entries, entry, chain);

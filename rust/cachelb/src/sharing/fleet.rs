@@ -37,7 +37,7 @@ impl Exchange<'_> {
     }
 
     /// A worker was changed here.
-    pub fn publish_changes(&mut self, name: &str, words: impl IntoIterator<Item = Word>) {
+    pub(super) fn publish_changes(&mut self, name: &str, words: impl IntoIterator<Item = Word>) {
         let Some(sharing) = &mut self.0.sharing else {
             return;
         };
@@ -70,7 +70,7 @@ impl Exchange<'_> {
     }
 
     /// Latest change of a worker that others published, to be applied now.
-    pub fn take_change(&mut self, name: &str) -> Option<Due> {
+    pub(super) fn take_change(&mut self, name: &str) -> Option<Due> {
         self.0.sharing.as_mut()?.words.as_mut()?.take(name)
     }
 
@@ -85,7 +85,7 @@ impl Exchange<'_> {
 impl Sharing {
     /// Latest changes of workers that others published and that are not applied here yet.
     #[must_use]
-    pub fn changes_due(&self) -> Vec<(Arc<str>, Due)> {
+    pub(super) fn changes_due(&self) -> Vec<(Arc<str>, Due)> {
         self.words.as_ref().map_or_else(Vec::new, Register::due)
     }
 

@@ -64,7 +64,7 @@ pub struct Message<'a> {
     /// Number of the first entry; of a snapshot, of the next one; of what is kept, when it was, in milliseconds of
     /// 1970.
     pub first: u64,
-    /// How many entries; 0 ends a snapshot. Not counted in [`Kind::Kept`].
+    /// How many entries; 0 ends a snapshot. Not counted in `Kind::Kept`.
     pub count: u32,
     /// The entries.
     pub entries: &'a [u8],

@@ -51,21 +51,23 @@ impl NativeRouter {
             this.fill(py, call, scratch, true)?;
         }
         let registered = fleet.registry.roster.now();
+        let hints: Vec<Hints<'_>> = calls
+            .iter()
+            .map(|call| call.hints(py))
+            .collect::<PyResult<_>>()?;
         let mut ready: Vec<Ready> = calls
             .iter()
+            .zip(&hints)
             .zip(&mut scratches)
-            .map(|(call, scratch)| {
-                Ready::read(this, py, call, &[], Arc::clone(&registered), scratch, false)
+            .map(|((call, hints), scratch)| {
+                let registered = Arc::clone(&registered);
+                Ready::read(slf, call, hints, &[], registered, scratch, false)
             })
             .collect::<PyResult<_>>()?;
         let offers: Vec<_> = ready
             .iter_mut()
             .map(|ready| std::mem::take(&mut ready.offers))
             .collect();
-        let hints: Vec<Hints<'_>> = calls
-            .iter()
-            .map(|call| call.hints(py))
-            .collect::<PyResult<_>>()?;
         let mut batch: Vec<_> = offers
             .into_iter()
             .zip(ready.iter().zip(&hints).zip(&scratches))

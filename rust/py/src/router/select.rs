@@ -133,17 +133,11 @@ impl Owner for Py<NativeRouter> {
         with_scratch(|scratch| {
             this.fill(py, &mut call, scratch, false)?;
             let fleet = this.fleet.get();
-            let ready = Ready::read(
-                this,
-                py,
-                &call,
-                &[],
-                fleet.registry.roster.now(),
-                scratch,
-                true,
-            )?;
+            let (registered, hints) = (fleet.registry.roster.now(), call.hints(py)?);
+            let router = self.bind(py);
+            let ready = Ready::read(router, &call, &hints, &[], registered, scratch, true)?;
             let reader = &fleet.registry.readers()[ready.pool.0 as usize];
-            let request = ready.request(&call.hints(py)?, &[], scratch);
+            let request = ready.request(&hints, &[], scratch);
             let done = work(reader, &request, ready.prompt.is_long());
             scratch.room.take_back(&mut call.read);
             fleet.registry.roster.give_back(ready.offers);
@@ -167,7 +161,7 @@ impl Owner for Py<NativeRouter> {
 }
 
 impl NativeRouter {
-    /// Reads the body, the headers and the messages of `call` into it.
+    /// Reads the body, the headers and the messages of `call` into it, and checks that it has a prompt.
     pub fn fill(
         &self,
         py: Python<'_>,
@@ -177,7 +171,8 @@ impl NativeRouter {
     ) -> PyResult<()> {
         let has_events = self.fleet.get().registry.feeds.has_events();
         let room = &mut scratch.room;
-        self.bodies.fill(py, call, room, counted, has_events)
+        self.bodies.fill(py, call, room, counted, has_events)?;
+        call.check_prompt(&self.needs)
     }
 }
 
@@ -196,9 +191,9 @@ impl Kind<'_> {
         let counted = !dry_run && tried.is_empty() && !waited;
         this.fill(py, call, scratch, counted)?;
         let registered = this.fleet.get().registry.roster.now();
-        let mut ready = Ready::read(this, py, call, tried, registered, scratch, dry_run)?;
-        let mut offers = std::mem::take(&mut ready.offers);
         let hints = call.hints(py)?;
+        let mut ready = Ready::read(router, call, &hints, tried, registered, scratch, dry_run)?;
+        let mut offers = std::mem::take(&mut ready.offers);
         // A policy of the caller's is not asked about a request that is refused.
         let request = Request {
             wanted: self.wanted[self.wanted.len() - 1],
@@ -254,27 +249,25 @@ impl Ready {
 
     /// Reads everything a selection needs; nothing is locked yet.
     pub fn read(
-        router: &NativeRouter,
-        py: Python<'_>,
+        router: &Bound<'_, NativeRouter>,
         call: &Call,
+        hints: &Hints<'_>,
         tried: &[Try],
         registered: Arc<Registered>,
         scratch: &mut Scratch,
         dry_run: bool,
     ) -> PyResult<Self> {
-        call.check_prompt(&router.needs)?;
-        let fleet = router.fleet.get();
+        let (py, fleet) = (router.py(), router.get().fleet.get());
         let now = fleet.engine.now(py)?;
-        let hints = call.hints(py)?;
         let (pool, model) = fleet.registry.pool_of(hints.model, &registered, dry_run);
         let readers = fleet.registry.readers();
         let reader = &readers[pool.0 as usize];
         let scales = &fleet.engine.scales;
-        let prompt = call.prompt(py, &hints, reader, model, scales, scratch)?;
+        let prompt = call.prompt(py, hints, reader, model, scales, scratch)?;
         let key = fleet.key.as_ref().map(|key| key.bind(py));
         let known = |name: &str| registered.worker(name).is_some();
         let limits = Limits::read(py, call, tried, key, fleet.registry.tags(), known)?;
-        let mut ready = Self::new(fleet, registered, (pool, reader), prompt, &hints, now);
+        let mut ready = Self::new(fleet, registered, (pool, reader), prompt, hints, now);
         if let Some(limits) = limits {
             limits.apply(&mut ready.offers);
         }

@@ -43,7 +43,7 @@ BESIDE: Final = (
     "rust/py/src/sim",
 )
 # Code lines of a folder, and of the library; one that is exceeded is shortened, or what is no part of it moves.
-MOST_LINES: Final[Mapping[str, int]] = {"python": 13_000, "library": 59_420}
+MOST_LINES: Final[Mapping[str, int]] = {"python": 13_000, "library": 59_250}
 LONG: Final[Mapping[str, int]] = {}
 CIRCLES: Final[tuple[str, ...]] = ()
 # Forms of a word; the words of the field in its place; the number of names that have it.

@@ -274,7 +274,7 @@ impl<'a> Selection<'a> {
                 ready.decide(router, &self.call, kind, candidates, &request, &step)
             }
             None => (self.host.router().engine)
-                .caught(|selector| selector.pass(gate, candidates, &request, &step)),
+                .caught(|selector| selector.pass(gate, candidates, &request, step)),
         };
         match found.map_err(|error| failed(&error))? {
             Ok(Passed::Picked(found)) => Ok(Some(found)),

@@ -9,7 +9,6 @@ use cachelb::selector::{
     Gate, GateId, GateSettings, Newcomer, Order, Passage, Passed, PendingLimits, Selector, Tenant,
     Ticket, Way,
 };
-#[cfg(feature = "serving")]
 use cachelb_core::ids::Millis;
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;

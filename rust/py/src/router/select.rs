@@ -161,7 +161,7 @@ impl Owner for Py<NativeRouter> {
 }
 
 impl NativeRouter {
-    /// Reads the body, the headers and the messages of `call` into it, and checks that it has a prompt.
+    /// Reads the body, the headers and the messages of `call` into it.
     pub fn fill(
         &self,
         py: Python<'_>,
@@ -171,8 +171,7 @@ impl NativeRouter {
     ) -> PyResult<()> {
         let has_events = self.fleet.get().registry.feeds.has_events();
         let room = &mut scratch.room;
-        self.bodies.fill(py, call, room, counted, has_events)?;
-        call.check_prompt(&self.needs)
+        self.bodies.fill(py, call, room, counted, has_events)
     }
 }
 
@@ -257,6 +256,7 @@ impl Ready {
         scratch: &mut Scratch,
         dry_run: bool,
     ) -> PyResult<Self> {
+        call.check_prompt(&router.get().needs)?;
         let (py, fleet) = (router.py(), router.get().fleet.get());
         let now = fleet.engine.now(py)?;
         let (pool, model) = fleet.registry.pool_of(hints.model, &registered, dry_run);

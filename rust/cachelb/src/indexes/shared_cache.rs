@@ -93,7 +93,7 @@ impl Workers<'_> {
             )));
         }
         let known = s.fleet.find_shared(&registered(name));
-        if known.is_some() && s.pools[pool].shared.as_ref().is_none() {
+        if known.is_some() && s.pools[pool].shared.is_none() {
             return Err(Error::BadOptions(format!(
                 "{name:?} is the shared cache of another model; give this one another name"
             )));

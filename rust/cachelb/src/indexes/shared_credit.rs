@@ -1,12 +1,12 @@
 //! Blocks that the shared cache of a model adds to its candidates.
 
+use cachelb_core::block_tracker::Lookup;
 use cachelb_core::index::Resumes;
 use cachelb_policy::{Loads, Media, Prompt, Segment, SharedBlocks};
 
 use crate::indexes::pool::Pool;
 use crate::indexes::reusable::Usable;
 use crate::indexes::shared_cache::SharedCache;
-use cachelb_core::block_tracker::Lookup;
 
 /// Blocks of the latest lookup in a shared cache.
 ///

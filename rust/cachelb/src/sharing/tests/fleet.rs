@@ -17,13 +17,7 @@ struct Site {
 fn about(weight: u32) -> About {
     About {
         weight: f64::from(weight),
-        role: 0,
-        dp_size: 1,
-        slow_start_ms: 0,
-        kv_blocks: None,
-        resuming: None,
-        gpu: None,
-        models: vec![],
+        ..About::default()
     }
 }
 

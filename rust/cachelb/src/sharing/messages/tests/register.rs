@@ -48,16 +48,7 @@ fn said(register: &Register) -> Last {
 
 #[test]
 fn impossible_workers_are_refused_by_what_is_wrong() {
-    let about = About {
-        weight: 1.0,
-        role: 0,
-        dp_size: 1,
-        slow_start_ms: 0,
-        kv_blocks: None,
-        resuming: None,
-        gpu: None,
-        models: vec![],
-    };
+    let about = About::default();
     let changes: [(fn(&mut About), _); 6] = [
         (|bad| bad.weight = 0.0, "cannot be 0"),
         (|bad| bad.weight = f64::NAN, "cannot be NaN"),

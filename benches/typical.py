@@ -73,7 +73,9 @@ REFERENCES = (
     "round-robin",
 )
 POLICIES, COLUMNS = (*DEFAULT, *REFERENCES), (*DEFAULT, RULE)
-OBJECTIVES = ("adaptive(objective=ttft)+events", "adaptive+events", "adaptive(objective=e2e)+events")
+OBJECTIVES = tuple(
+    f"adaptive{choice}+events" for choice in ("(objective=median)", "", "(objective=ttft)", "(objective=e2e)")
+)
 OF_DISTURBED = REFERENCES[:4]
 FIRST_SEED = 31
 """No policy was made with this seed or a later one."""

@@ -139,7 +139,7 @@ class Adaptive(BuiltinPolicy):
     def __new__(
         cls,
         *,
-        objective: Literal["balanced", "ttft", "e2e"] = "balanced",
+        objective: Literal["balanced", "ttft", "e2e", "median"] = "balanced",
         load_ms_per_token: Mapping[str, float] | None = None,
         load_startup_ms: Mapping[str, float] | None = None,
         **shared: Unpack[PlacedOptions],
@@ -149,7 +149,9 @@ class Adaptive(BuiltinPolicy):
         Args:
             objective: The time to minimise: ``ttft``, the time to first tokens; ``e2e``, that of whole answers, so that
                 fewer prompts are computed beside those that generate; ``balanced``, the lowest geometric mean of the
-                ratios of median, mean and P99 TTFT and of whole answers to the best of any policy.
+                ratios of median, mean and P99 TTFT and of whole answers to the best of any policy; ``median``, the
+                typical request: as ``balanced``, but long prompts are sent to where requests wait already, which bounds
+                what a short one pays for them and makes the longest waits longer.
             load_ms_per_token: Milliseconds that loading takes per prompt token, by medium: ``{"cpu": 0.003, "disk":
                 0.015}``. Blocks there then count by the part of their computing, as first tokens measured it, that
                 loading saves. A medium left out counts 0.8 ("cpu") or 0.3 ("disk") of device memory.

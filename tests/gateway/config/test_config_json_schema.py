@@ -134,7 +134,7 @@ def test_options_are_those_of_the_policy_that_the_router_names(name: str, data: 
 def test_options_have_types_choices_and_defaults() -> None:
     defs = SCHEMA["$defs"]
     assert defs["router"]["properties"]["block_size"] == {"type": "integer", "default": 16}
-    assert defs["policy.adaptive"]["properties"]["objective"]["enum"] == ["balanced", "ttft", "e2e"]
+    assert defs["policy.adaptive"]["properties"]["objective"]["enum"] == ["balanced", "ttft", "e2e", "median"]
     assert defs["policy.cache-aware"]["properties"]["cache_threshold"]["default"] == 0.3
     bodies = defs["bodies"]["properties"]
     assert bodies["keeps_reasoning"]["anyOf"] == [{"type": "boolean"}, {"enum": ["empty-thought"]}, {"type": "null"}]

@@ -12,7 +12,7 @@
 //! | own | prefill of the request's uncached tokens, which it waits for too | index |
 //! | copied | as `own`, but tokens that recent requests share count by the requests per copy, this one included: as many follow | index, `adaptive/branches.rs` |
 //! | 1.5 copied | the tokens that these evict from the cache and others compute again: the second copy has a price | constant |
-//! | own * queued | the delay of those behind: about as many come while it waits as wait now, three times as many of sub-agents | bookings |
+//! | own * queued | the delay of those behind: about as many come while it waits as wait now, three times as many of sub-agents; with the objective `median` times `2 m / (m + w)`, `w` the wait here and `m` its mean over the fleet, so that long prompts join long queues | bookings |
 //! | own * running | the delay of those that generate; the objective sets the weight `w` | bookings |
 //! | output * all | the delay of all by its output tokens, as each is computed together with one of theirs | caller, else those that ended |
 //! | output * step | the time of its own tokens there: long on slow devices, in full batches and where prompts are computed all the time | requests that ended |
@@ -55,12 +55,12 @@ use crate::rule::options::{Configure, Policy, conflict, options};
 use crate::rule::pair::{PairChoice, Pairing};
 use crate::rule::tiers::{Loading, Loads};
 use crate::rule::values::{TierTimes, words};
-use crate::rule::view::{Candidate, View, known, lowest_at, per_weight};
+use crate::rule::view::{Candidate, View, Workers, known, load_of, lowest_at, per_weight};
 use crate::rule::{Properties, Rule};
 use branches::Branches;
 pub use speeds::Speeds;
 
-words!(Objective { Balanced = "balanced", Ttft = "ttft", E2e = "e2e" });
+words!(Objective { Balanced = "balanced", Ttft = "ttft", E2e = "e2e", Median = "median" });
 
 options! {
     /// The worker on which a request costs the fleet the least time, whatever the load, the fleet and the traffic.
@@ -82,7 +82,9 @@ options! {
     pub struct AdaptiveOptions {
         /// The time to minimise: ``ttft``, the time to first tokens; ``e2e``, that of whole answers, so that fewer
         /// prompts are computed beside those that generate; ``balanced``, the lowest geometric mean of the ratios of
-        /// median, mean and P99 TTFT and of whole answers to the best of any policy.
+        /// median, mean and P99 TTFT and of whole answers to the best of any policy; ``median``, the typical request:
+        /// as ``balanced``, but long prompts are sent to where requests wait already, which bounds what a short one
+        /// pays for them and makes the longest waits longer.
         objective: Objective = Objective::Balanced;
         /// Milliseconds that loading takes per prompt token, by medium: ``{"cpu": 0.003, "disk": 0.015}``. Blocks there
         /// then count by the part of their computing, as first tokens measured it, that loading saves. A medium left out
@@ -130,13 +132,15 @@ pub enum Objective {
     Ttft,
     /// The time of whole answers.
     E2e,
+    /// The time to first tokens of the typical request.
+    Median,
 }
 
 impl Objective {
     /// The cost of a token of prefill to each request that generates meanwhile.
     fn running_weight(self) -> f64 {
         match self {
-            Self::Balanced => 0.3,
+            Self::Balanced | Self::Median => 0.3,
             Self::Ttft => 0.1,
             Self::E2e => 1.0,
         }
@@ -182,6 +186,8 @@ struct Common<'a> {
     output: f64,
     /// Requests that will wait behind this one for each that waits now.
     followers: f64,
+    /// The mean wait, in milliseconds, if a delay counts the less the longer the delayed wait already; 0 otherwise.
+    mean_wait_ms: f64,
 }
 
 impl Adaptive {
@@ -208,10 +214,20 @@ impl Adaptive {
     }
 
     fn common<'a>(&self, view: &View<'a>) -> Common<'a> {
-        self.common_with(view, Speeds::of([view.workers()]))
+        self.common_of(view, [view.workers()])
     }
 
-    fn common_with<'a>(&self, view: &View<'a>, speeds: Speeds) -> Common<'a> {
+    /// The terms of `view`; speeds and waits are those of all `workers`.
+    fn common_of<'a, const N: usize>(
+        &self,
+        view: &View<'a>,
+        workers: [Workers<'_>; N],
+    ) -> Common<'a> {
+        let (speeds, per_context) = (Speeds::of(workers), view.pace.per_context());
+        let mean_wait_ms = match self.objective {
+            Objective::Median => mean_wait_ms(&speeds, per_context, &workers),
+            _ => 0.0,
+        };
         let blocks = view.total_blocks().map_or_else(
             || view.prompt_tokens as f64 / f64::from(view.block_size),
             f64::from,
@@ -223,7 +239,7 @@ impl Adaptive {
         let per_copy = requests / (copies + 1) as f64;
         Common {
             speeds,
-            per_context: view.pace.per_context(),
+            per_context,
             running_weight: self.objective.running_weight(),
             own_blocks: blocks,
             rows: view.rows,
@@ -234,8 +250,31 @@ impl Adaptive {
                 .expected_output_tokens
                 .map_or_else(|| view.pace.output_tokens(), |n| n as f64),
             followers: if view.is_child { SIBLINGS } else { 1.0 },
+            mean_wait_ms,
         }
     }
+}
+
+/// Prefill that waits on the worker of a row, in tokens.
+#[inline]
+fn waiting(row: &Candidate, load: &Load, per_context: f64) -> f64 {
+    let prefill = Prefill {
+        tokens: row.pending_prefill_tokens,
+        pairs: load.pending_pairs,
+    };
+    prefill.work(per_context)
+}
+
+/// The mean over all rows of the time that prefill waits there.
+fn mean_wait_ms(speeds: &Speeds, per_context: f64, workers: &[Workers<'_>]) -> f64 {
+    let wait_ms = |(row, load)| waiting(row, load, per_context) * speeds.token_ms(row, load);
+    let rows = workers
+        .iter()
+        .flat_map(|&(rows, loads)| rows.iter().map(move |row| (row, load_of(loads, row))));
+    let (sum, count) = rows.fold((0.0, 0.0), |(sum, count), each| {
+        (sum + wait_ms(each), count + 1.0)
+    });
+    sum / f64::max(count, 1.0)
 }
 
 fn usual_blocks(rows: &[Candidate]) -> f64 {
@@ -324,25 +363,25 @@ fn parts(view: &View<'_>, common: &Common<'_>, row: &Candidate) -> Parts {
     let load = view.load(row);
     let tokens = view.uncached_tokens(row).max(1.0);
     let context = (view.prompt_tokens as f64 - tokens / 2.0).max(0.0);
-    let waiting = Prefill {
-        tokens: row.pending_prefill_tokens,
-        pairs: load.pending_pairs,
-    };
+    let waiting = waiting(row, load, common.per_context);
     let queued = row.inflight.min(load.pending);
     let token = 1.0 + common.per_context * context;
     let cached = view.prompt_tokens as f64 - tokens;
     let popular = (common.popular - cached).clamp(0.0, tokens);
-    let waiting = waiting.work(common.per_context);
     let (token_ms, step_ms) = common.speeds.ms(row, load);
     let answer_ms = common.output * step_ms;
     let times = (waiting * token_ms, answer_ms);
     let (memory_factor, room_ms) = room(view, common, (row, load), times);
+    let mut followers = common.followers;
+    if common.mean_wait_ms > 0.0 {
+        followers *= 2.0 * common.mean_wait_ms / (common.mean_wait_ms + waiting * token_ms);
+    }
     Parts {
         waiting,
         own: tokens * token,
         copied: (tokens - popular * (1.0 - common.copy_share)) * token,
         queued: f64::from(queued),
-        followers: common.followers,
+        followers,
         running: common.running_weight * f64::from(row.inflight - queued),
         beside: common.running_weight * f64::from(row.inflight) * common.output,
         memory_factor,

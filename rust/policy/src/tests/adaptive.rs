@@ -10,10 +10,11 @@ use super::*;
 use crate::Reason;
 use crate::testing::{Scene, row};
 
-pub(in crate::rules::adaptive) const OBJECTIVES: [(Objective, f64); 3] = [
+pub(in crate::rules::adaptive) const OBJECTIVES: [(Objective, f64); 4] = [
     (Objective::Balanced, 0.3),
     (Objective::Ttft, 0.1),
     (Objective::E2e, 1.0),
+    (Objective::Median, 0.3),
 ];
 const BALANCED: Adaptive = Adaptive::new(Objective::Balanced);
 const E2E: Adaptive = Adaptive::new(Objective::E2e);
@@ -87,13 +88,19 @@ fn model(
     fleet: &[Plain],
     (prompt, blocks, output): (f64, f64, f64),
     per_context: f64,
-    (running, followers): (f64, f64),
+    (running, followers, yields): (f64, f64, bool),
 ) -> Vec<f64> {
+    let waits = model_waits(fleet, per_context);
+    let mean = waits.iter().sum::<f64>() / waits.len() as f64;
     let cost = |(worker, (speed, step)): (&Plain, (f64, f64))| {
         // Every uncached token attends to all before it: in the mean, to those cached and half of the others.
         let cached = prompt - worker.uncached;
         let own = worker.uncached * (1.0 + per_context * (cached + worker.uncached / 2.0));
         let waiting = worker.pending_tokens + per_context * worker.pending_pairs / 2.0;
+        let followers = match waiting / speed {
+            wait if yields && mean > 0.0 => followers * 2.0 * mean / (mean + wait),
+            _ => followers,
+        };
         let pushed_out = own * 1.5;
         let delayed = own * worker.queued * followers
             + running * own * worker.running
@@ -107,6 +114,14 @@ fn model(
         (waiting / speed + ms * factor + room) / worker.weight
     };
     fleet.iter().zip(model_speeds(fleet)).map(cost).collect()
+}
+
+/// Milliseconds that the prefill on each worker waits.
+pub(in crate::rules::adaptive) fn model_waits(fleet: &[Plain], per_context: f64) -> Vec<f64> {
+    let wait = |(worker, (speed, _)): (&Plain, (f64, f64))| {
+        (worker.pending_tokens + per_context * worker.pending_pairs / 2.0) / speed
+    };
+    fleet.iter().zip(model_speeds(fleet)).map(wait).collect()
 }
 
 fn sum(speeds: &[(f64, f64)]) -> (f64, f64) {
@@ -198,7 +213,7 @@ pub(in crate::rules::adaptive) struct Case {
 }
 
 impl Case {
-    fn model(&self, running: f64) -> Vec<f64> {
+    fn model(&self, objective: Objective, running: f64) -> Vec<f64> {
         let prompt = self.scene.prompt_tokens as f64;
         let blocks = match &self.scene.blocks {
             Some(blocks) => blocks.len() as f64,
@@ -208,7 +223,7 @@ impl Case {
         // So many before any request has ended.
         let output = self.scene.expected_output_tokens.unwrap_or(256) as f64;
         let followers = if self.scene.is_child { 3.0 } else { 1.0 };
-        let weights = (running, followers);
+        let weights = (running, followers, objective == Objective::Median);
         model(&self.plain, (prompt, blocks, output), per_context, weights)
     }
 }
@@ -356,7 +371,7 @@ proptest! {
         prop_assume!(kinds.len() <= 8);
         for (objective, running) in OBJECTIVES {
             let rule = Adaptive::new(objective);
-            let (got, expected) = (scores(&rule, &case.scene), case.model(running));
+            let (got, expected) = (scores(&rule, &case.scene), case.model(objective, running));
             for (at, (got, expected)) in got.iter().zip(&expected).enumerate() {
                 prop_assert!(close(*got, *expected), "{at}: {got} and {expected} of {case:?}");
                 let one = rule.score(&case.scene.view(), at).unwrap();

@@ -3,12 +3,12 @@
 use proptest::prelude::*;
 
 use super::super::tests::{
-    Case, OBJECTIVES, Plain, case, close, model_room, model_speeds, model_usual, speed,
+    Case, OBJECTIVES, Plain, case, close, model_room, model_speeds, model_usual, model_waits, speed,
 };
 use super::*;
 use crate::rule::pair::Handover;
 use crate::testing::Scene;
-use crate::{Reason, Rng, Rule};
+use crate::{Objective, Reason, Rng, Rule};
 
 /// The view of some rows of a scene.
 fn half<'a>(scene: &'a Scene, rows: &'a [Candidate]) -> View<'a> {
@@ -62,6 +62,8 @@ struct Terms {
     per_context: f64,
     weight: f64,
     followers: f64,
+    /// 0 if delays count alike.
+    mean_wait: f64,
     handover: Handover,
 }
 
@@ -75,7 +77,11 @@ fn model(terms: Terms, worker: &Plain, part: Part, (speed, step): (f64, f64)) ->
     let beside = worker.running + elsewhere;
     let all = worker.running + worker.queued;
     let delay = f64::max(own - 128.0, 0.0) * terms.weight * beside;
-    let prompt = own * 2.5 + own * behind * terms.followers + delay;
+    let share = match terms.mean_wait {
+        mean if mean > 0.0 => 2.0 * mean / (mean + waiting / speed),
+        _ => 1.0,
+    };
+    let prompt = own * 2.5 + own * behind * terms.followers * share + delay;
     let context = (worker.prompt_blocks + worker.output_blocks) * 16.0 + terms.prompt * all;
     let answer = terms.weight * terms.output * (all + context / 1_000.0 + step * speed);
     let times = (waiting / speed, terms.output * step);
@@ -138,6 +144,10 @@ proptest! {
             prop_assume!(kinds.len() <= 8);
             let speeds = model_speeds(&fleet);
             let usual = model_usual(&fleet[prefill.len()..]);
+            let mut waits = model_waits(&fleet, scene.pace.per_context());
+            if objective != Objective::Median {
+                waits.fill(0.0);
+            }
             let terms = Terms {
                 prompt: scene.prompt_tokens as f64,
                 blocks: match &scene.blocks {
@@ -148,6 +158,7 @@ proptest! {
                 per_context: scene.pace.per_context(),
                 weight,
                 followers: if scene.is_child { 3.0 } else { 1.0 },
+                mean_wait: waits.iter().sum::<f64>() / waits.len() as f64,
                 handover,
             };
             let cost = |at: usize| {

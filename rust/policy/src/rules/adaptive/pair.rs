@@ -24,7 +24,6 @@ use crate::rule::choice::Choice;
 use crate::rule::pair::{PairChoice, Pairing, Prefiller};
 use crate::rule::view::{Candidate, View, known};
 
-use super::speeds::Speeds;
 use super::{Adaptive, Common, Parts, cheapest, parts, total};
 
 /// Tokens of a prompt that a step computes beside its own for free. Devices of today break even at 150 to 300.
@@ -88,7 +87,7 @@ pub(super) fn choose(rule: &Adaptive, pairing: &Pairing<'_>, rng: &mut Rng) -> O
     let (prefill, decode) = (&pairing.prefill, &pairing.decode);
     let scales = Scales {
         pairing,
-        common: rule.common_with(decode, Speeds::of([prefill.workers(), decode.workers()])),
+        common: rule.common_of(decode, [prefill.workers(), decode.workers()]),
     };
     let prompts: Vec<f64> = prefill.rows.iter().map(|row| scales.prompt(row)).collect();
     let first = cheapest(prefill, &prompts, rng);

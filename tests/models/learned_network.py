@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 HIDDEN = 128
-PANEL = 16
 
 
 @dataclass(eq=False)
@@ -46,12 +45,10 @@ class NaiveModel:
         at += 8 + 4 * 8 + 2 * 8
         numbers = np.frombuffer(data, "<f4", (len(data) - 8 - at) // 4, at).astype(float)
         width = columns + count
-        padded = -(-width // PANEL) * PANEL
         matrices = []
-        for rows in (padded, HIDDEN, HIDDEN):
-            panels, numbers = numbers[: rows * HIDDEN].reshape(-1, rows, PANEL), numbers[rows * HIDDEN :]
-            matrices.append(np.concatenate(list(panels), axis=1))
-        matrices[0] = matrices[0][:width]
+        for rows in (width, HIDDEN, HIDDEN):
+            matrix, numbers = numbers[: rows * HIDDEN].reshape(rows, HIDDEN), numbers[rows * HIDDEN :]
+            matrices.append(matrix)
         biases, numbers = numbers[: 3 * HIDDEN].reshape(3, HIDDEN), numbers[3 * HIDDEN :]
         last, bias = numbers[:HIDDEN].reshape(HIDDEN, 1), numbers[HIDDEN : HIDDEN + 1]
         layers = [*zip(matrices, biases, strict=True), (last, bias)]

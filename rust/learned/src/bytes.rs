@@ -9,13 +9,12 @@ use crate::inputs::Inputs;
 use crate::model::{Model, Weights};
 use crate::predictors::linear::Linear;
 use crate::predictors::mlp::Mlp;
-use crate::predictors::simd::{self, Lane, WIDTH};
 use crate::predictors::trees::{Node, Trees};
 
 const FORMAT: Format = Format {
     magic: b"cachelbM",
     name: "model",
-    version: 1,
+    version: 2,
 };
 /// Most devices a model may know: far more than a fleet has, and few enough that no damaged count matters.
 const MOST_GPUS: u32 = 1 << 10;
@@ -54,7 +53,7 @@ impl Model {
             put64(&mut out, count as u64);
         }
         match &self.weights {
-            Weights::Mlp(mlp) => mlp.weights.iter().for_each(|lane| put(&lane.0, &mut out)),
+            Weights::Mlp(mlp) => put(&mlp.weights, &mut out),
             Weights::Linear(linear) => put(&linear.weights, &mut out),
             Weights::Trees(trees) => {
                 let count = (trees.nodes.len() / Trees::NODES) as u32;
@@ -100,7 +99,6 @@ impl Model {
         let weights = read_weights(&mut reader, kind, &inputs)?;
         reader.end()?;
         Ok(Self {
-            isa: simd::detect(),
             version,
             inputs,
             weights,
@@ -155,18 +153,14 @@ fn read_inputs(reader: &mut Reader, features: FeatureSet) -> Result<Inputs> {
 }
 
 fn read_weights(reader: &mut Reader, kind: Kind, inputs: &Inputs) -> Result<Weights> {
+    let inputs = inputs.width();
     Ok(match kind {
-        Kind::Mlp => {
-            let panels = inputs.panels();
-            let values = floats(reader, Mlp::lanes(panels) * WIDTH)?;
-            let (lanes, _) = values.as_chunks();
-            Weights::Mlp(Mlp {
-                inputs: panels,
-                weights: lanes.iter().map(|lane| Lane(*lane)).collect(),
-            })
-        }
+        Kind::Mlp => Weights::Mlp(Mlp {
+            inputs,
+            weights: floats(reader, Mlp::lengths(inputs).iter().sum())?,
+        }),
         Kind::Linear => Weights::Linear(Linear {
-            weights: floats(reader, inputs.width() + 1)?,
+            weights: floats(reader, inputs + 1)?,
         }),
         Kind::Trees => {
             let count = reader.u32()? as usize;
@@ -174,7 +168,7 @@ fn read_weights(reader: &mut Reader, kind: Kind, inputs: &Inputs) -> Result<Weig
             for _ in 0..count.saturating_mul(Trees::NODES) {
                 let column = u16::from_le_bytes(reader.array()?);
                 let limit = f32::from_le_bytes(reader.array()?);
-                if usize::from(column) >= inputs.width() || limit.is_nan() {
+                if usize::from(column) >= inputs || limit.is_nan() {
                     return refuse("a tree asks for what no row has");
                 }
                 nodes.push(Node { column, limit });

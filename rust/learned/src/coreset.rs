@@ -10,8 +10,10 @@
 use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
 
-use crate::predictors::mlp::sum;
-use crate::predictors::simd::{self, Ends, Lane, WIDTH};
+use crate::predictors::matrix::{Matrix, add_product, dot};
+
+/// Picks after which all others are compared with them.
+const RECENT: usize = 16;
 
 /// How far a sample is from one that was picked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,7 +36,7 @@ pub(super) fn select(vectors: &[f32], width: usize, keep: usize, distance: Dista
         rest.settle();
         heap.clear();
         heap.extend((0..rest.len()).filter_map(|row| rest.bound(row, distance)));
-        while rest.recent.len() < WIDTH && picked.len() < keep {
+        while rest.recent.len() < RECENT && picked.len() < keep {
             let Some(Bound { row, seen, .. }) = heap.pop() else {
                 break;
             };
@@ -53,9 +55,9 @@ pub(super) fn select(vectors: &[f32], width: usize, keep: usize, distance: Dista
 /// The candidates left, by row: rows of those picked go when they are a quarter.
 struct Rest {
     total: usize,
-    panels: usize,
-    /// Directions, in panels.
-    units: Vec<Lane>,
+    width: usize,
+    /// Directions.
+    units: Vec<f32>,
     lengths: Vec<f32>,
     /// Cosine distance to the nearest pick, recent ones as far as they were compared.
     nearest: Vec<f32>,
@@ -64,33 +66,26 @@ struct Rest {
     gone: usize,
     /// Rows picked since the last time all were compared.
     recent: Vec<usize>,
-    dots: Vec<Lane>,
-    centres: Vec<Lane>,
 }
 
 impl Rest {
     fn new(vectors: &[f32], width: usize) -> Self {
         let total = vectors.len() / width;
-        let panels = width.div_ceil(WIDTH);
         let mut rest = Self {
             total,
-            panels,
-            units: vec![Lane::ZERO; total * panels],
+            width,
+            units: Vec::with_capacity(vectors.len()),
             lengths: Vec::with_capacity(total),
             nearest: vec![f32::INFINITY; total],
             ids: (0..total as u32).map(Some).collect(),
             gone: 0,
             recent: Vec::new(),
-            dots: Vec::new(),
-            centres: Vec::new(),
         };
-        for (row, vector) in vectors.chunks_exact(width).enumerate() {
+        for vector in vectors.chunks_exact(width) {
             let length = vector.iter().map(|value| value * value).sum::<f32>().sqrt();
             let scale = if length > 0.0 { 1.0 / length } else { 0.0 };
             rest.lengths.push(length);
-            for (at, value) in vector.iter().enumerate() {
-                rest.units[at / WIDTH * total + row].0[at % WIDTH] = value * scale;
-            }
+            rest.units.extend(vector.iter().map(|value| value * scale));
         }
         rest
     }
@@ -127,21 +122,15 @@ impl Rest {
         self.ids[row].take().unwrap_or_default()
     }
 
-    fn dot(&self, a: usize, b: usize) -> f32 {
-        let mut sums = Lane::ZERO;
-        for panel in self.units.chunks_exact(self.len()) {
-            let (a, b) = (&panel[a].0, &panel[b].0);
-            for k in 0..WIDTH {
-                sums.0[k] += a[k] * b[k];
-            }
-        }
-        sum(&sums)
+    fn unit(&self, row: usize) -> &[f32] {
+        &self.units[row * self.width..][..self.width]
     }
 
     /// Compares a row with the recent picks from `seen` on.
     fn compare(&mut self, row: usize, seen: usize) {
         for at in seen..self.recent.len() {
-            let apart = (1.0 - self.dot(row, self.recent[at])).max(0.0);
+            let cosine = dot(self.unit(row), self.unit(self.recent[at]));
+            let apart = (1.0 - cosine).max(0.0);
             self.nearest[row] = self.nearest[row].min(apart);
         }
     }
@@ -152,32 +141,16 @@ impl Rest {
         if self.recent.is_empty() {
             return;
         }
-        self.centres.clear();
-        self.centres.resize(self.panels * WIDTH, Lane::ZERO);
-        for (column, row) in self.recent.iter().enumerate() {
-            for panel in 0..self.panels {
-                for (k, value) in self.units[panel * rows + row].0.iter().enumerate() {
-                    self.centres[panel * WIDTH + k].0[column] = *value;
-                }
-            }
-        }
-        self.dots.resize(rows, Lane::ZERO);
-        let isa = simd::detect();
-        simd::multiply(
-            isa,
-            &self.units,
-            rows,
-            &self.centres,
-            Ends::Plain,
-            &mut self.dots,
-        );
-        // A column without a centre has no weight: its products are zero, which only opposite directions fall below.
+        let centres: Vec<f32> = (self.recent.iter())
+            .flat_map(|row| self.unit(*row))
+            .copied()
+            .collect();
         let n = self.recent.len();
-        for (nearest, dots) in self.nearest.iter_mut().zip(&self.dots) {
-            let closest = dots.0[..n]
-                .iter()
-                .copied()
-                .fold(f32::NEG_INFINITY, f32::max);
+        let mut cosines = vec![0.0; rows * n];
+        let centres = Matrix::new(&centres, self.width).transpose();
+        add_product(Matrix::new(&self.units, self.width), centres, &mut cosines);
+        for (nearest, cosines) in self.nearest.iter_mut().zip(cosines.chunks_exact(n)) {
+            let closest = cosines.iter().copied().fold(f32::NEG_INFINITY, f32::max);
             *nearest = nearest.min((1.0 - closest).max(0.0));
         }
         self.recent.clear();
@@ -189,11 +162,8 @@ impl Rest {
     fn compact(&mut self) {
         let rows = self.len();
         let left: Vec<usize> = (0..rows).filter(|row| self.ids[*row].is_some()).collect();
-        let mut units = Vec::with_capacity(left.len() * self.panels);
-        for panel in self.units.chunks_exact(rows) {
-            units.extend(left.iter().map(|row| panel[*row]));
-        }
-        self.units = units;
+        let units = left.iter().flat_map(|row| self.unit(*row)).copied();
+        self.units = units.collect();
         self.lengths = left.iter().map(|row| self.lengths[*row]).collect();
         self.nearest = left.iter().map(|row| self.nearest[*row]).collect();
         self.ids = left.iter().map(|row| self.ids[*row]).collect();

@@ -1,7 +1,6 @@
 //! Rows as a predictor sees them: z-scored columns, then one column per known device.
 
 use crate::features::{COLUMNS, FeatureSet, Row, Sample};
-use crate::predictors::simd::{Lane, WIDTH};
 
 /// The ranges seen in training; frozen with the model.
 #[derive(Debug, Clone, PartialEq)]
@@ -49,11 +48,6 @@ impl Inputs {
         self.features.columns() + self.gpus.len()
     }
 
-    /// Panels that hold them.
-    pub fn panels(&self) -> usize {
-        self.width().div_ceil(WIDTH)
-    }
-
     /// The row's numbers in order.
     pub fn values<'a>(&'a self, row: &'a Row) -> impl Iterator<Item = f32> + 'a {
         let scored = row.values.iter().zip(&self.mean).zip(&self.std);
@@ -61,18 +55,6 @@ impl Inputs {
         scored
             .map(|((value, mean), std)| (value - mean) / std)
             .chain((0..self.gpus.len()).map(move |at| if at == gpu { 1.0 } else { 0.0 }))
-    }
-
-    /// Writes rows as panels.
-    pub fn panels_of<'a>(&self, rows: impl ExactSizeIterator<Item = &'a Row>, out: &mut Vec<Lane>) {
-        let n = rows.len();
-        out.clear();
-        out.resize(n * self.panels(), Lane::ZERO);
-        for (at, row) in rows.enumerate() {
-            for (column, value) in self.values(row).enumerate() {
-                out[column / WIDTH * n + at].0[column % WIDTH] = value;
-            }
-        }
     }
 
     /// The first column outside what was seen.

@@ -7,7 +7,7 @@
 //! | `fitting` | how a model is trained: which predictor, its settings, its errors |
 //! | `inputs` | rows as the numbers a predictor sees: z-scores, devices, bounds |
 //! | `model` | the immutable predictor that routing reads; `bytes` is its file |
-//! | `predictors/{mlp, train, simd}` | the paper's network, forward and backward |
+//! | `predictors/{mlp, train, matrix}` | the paper's network, forward and backward |
 //! | `predictors/{linear, trees}` | what it is compared with |
 //! | `pools`, `coreset` | which samples the next model is trained on |
 //! | `pending` | pairs whose cost is not known yet, and the reward |

@@ -9,8 +9,7 @@ use crate::features::{FeatureSet, Row, Sample};
 use crate::fitting::{Errors, Fitting, Kind, check_samples, split};
 use crate::inputs::{Inputs, moments};
 use crate::predictors::linear::Linear;
-use crate::predictors::mlp::{HIDDEN, Layers, Mlp, PANELS};
-use crate::predictors::simd::{self, Isa, WIDTH};
+use crate::predictors::mlp::{HIDDEN, Layers, Mlp};
 use crate::predictors::train::{self, Data};
 use crate::predictors::trees::Trees;
 
@@ -20,7 +19,6 @@ const BLOCK: usize = 32;
 /// A trained predictor with what it needs to read a row: means and deviations, bounds, the names of devices.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Model {
-    pub(super) isa: Isa,
     pub(super) version: u64,
     pub(super) inputs: Inputs,
     pub(super) weights: Weights,
@@ -40,7 +38,6 @@ pub(super) enum Weights {
 #[derive(Debug, Default)]
 pub struct Scratch {
     layers: Layers,
-    values: Vec<f32>,
 }
 
 impl Model {
@@ -68,40 +65,24 @@ impl Model {
             .iter()
             .map(|at| (samples[*at as usize].cost - cost.0) / cost.1)
             .collect();
+        let width = inputs.width();
+        let rows = train.iter().map(|at| &samples[*at as usize].row);
+        let rows: Vec<f32> = rows.flat_map(|row| inputs.values(row)).collect();
         let weights = match fitting.kind {
             Kind::Mlp => {
-                let panels = inputs.panels();
-                let mut rows = Vec::with_capacity(train.len() * panels);
-                let mut lanes = Vec::new();
-                for at in &train {
-                    inputs.panels_of([&samples[*at as usize].row].into_iter(), &mut lanes);
-                    rows.extend_from_slice(&lanes);
-                }
                 let data = Data {
                     rows: &rows,
-                    panels,
                     targets: &targets,
                 };
-                train::train(data, inputs.width(), fitting, &mut rng, cancelled).map(Weights::Mlp)
+                train::train(data, width, fitting, &mut rng, cancelled).map(Weights::Mlp)
             }
-            kind => {
-                let width = inputs.width();
-                let rows: Vec<f32> = train
-                    .iter()
-                    .flat_map(|at| inputs.values(&samples[*at as usize].row))
-                    .collect();
-                if kind == Kind::Linear {
-                    Some(Weights::Linear(Linear::fit(&rows, width, &targets)))
-                } else {
-                    Trees::fit(&rows, width, &targets, cancelled).map(Weights::Trees)
-                }
-            }
+            Kind::Linear => Some(Weights::Linear(Linear::fit(&rows, width, &targets))),
+            Kind::Trees => Trees::fit(&rows, width, &targets, cancelled).map(Weights::Trees),
         };
         let Some(weights) = weights else {
             return Ok(None);
         };
         let mut model = Self {
-            isa: simd::detect(),
             version,
             inputs,
             weights,
@@ -145,7 +126,7 @@ impl Model {
             Weights::Mlp(mlp) => {
                 for block in rows.chunks(BLOCK) {
                     self.forward(mlp, block, scratch);
-                    out.extend(mlp.output(block.len(), &scratch.layers.hidden[2]));
+                    out.extend(mlp.output(&scratch.layers.hidden[2]));
                 }
             }
             Weights::Linear(linear) => {
@@ -155,11 +136,12 @@ impl Model {
                 );
             }
             Weights::Trees(trees) => {
-                scratch.values.clear();
-                let values = rows.iter().flat_map(|row| self.inputs.values(row));
-                scratch.values.extend(values);
+                let values: Vec<f32> = rows
+                    .iter()
+                    .flat_map(|row| self.inputs.values(row))
+                    .collect();
                 out.resize(rows.len(), 0.0);
-                trees.predict(&scratch.values, self.inputs.width(), out);
+                trees.predict(&values, self.inputs.width(), out);
             }
         }
         let (mean, std) = self.cost;
@@ -178,21 +160,17 @@ impl Model {
         };
         for block in rows.chunks(BLOCK) {
             self.forward(mlp, block, scratch);
-            let n = block.len();
-            for row in 0..n {
-                for panel in 0..PANELS {
-                    out.extend_from_slice(&scratch.layers.hidden[2][panel * n + row].0);
-                }
-            }
+            out.extend_from_slice(&scratch.layers.hidden[2]);
         }
-        debug_assert_eq!(PANELS * WIDTH, HIDDEN);
         HIDDEN
     }
 
     fn forward(&self, mlp: &Mlp, rows: &[Row], scratch: &mut Scratch) {
         let layers = &mut scratch.layers;
-        self.inputs.panels_of(rows.iter(), &mut layers.input);
-        mlp.forward(self.isa, rows.len(), layers, |_| ());
+        layers.input.clear();
+        let values = rows.iter().flat_map(|row| self.inputs.values(row));
+        layers.input.extend(values);
+        mlp.forward(layers, |_| ());
     }
 
     /// The first column outside the bounds seen in training, which belong to them; [`super::COLUMNS`] for a device that

@@ -61,7 +61,7 @@ FOLDERS = ("benches", "deploy", "docs", "examples", "rust", "tests")
 SPAN = re.compile(r"(?<!`)`((?:cachelb|cargo|docker|kubectl|make|python) [^`]+)`(?!`)")
 LONG = (
     *("cachelb_gateway.cli.doctor._load",),
-    *("cachelb_lab.sim.league.running.capacity", "cachelb_lab.sim.league.running.simulate"),
+    *("cachelb_lab.sim.league.running.capacity", "cachelb_lab.sim.experiments.runs.simulate"),
 )
 
 

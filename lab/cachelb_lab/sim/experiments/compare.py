@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from dataclasses import asdict, dataclass, replace
+from itertools import chain, product
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,28 +15,27 @@ from cachelb.router import Router
 from cachelb.router.flat import grouped
 from cachelb_lab.sim.contender import Contender, admission_apart
 from cachelb_lab.sim.experiments.comparison import Cell, Comparison, Run
+from cachelb_lab.sim.experiments.runs import Batch, Requests
 from cachelb_lab.sim.figures.agentic import SessionFigures, run_idle
-from cachelb_lab.sim.figures.lru_bound import PoolProfile
-from cachelb_lab.sim.figures.metrics import Cost, Slo, measure
+from cachelb_lab.sim.figures.metrics import Cost, Slo
 from cachelb_lab.sim.fleet import FleetSpec
-from cachelb_lab.sim.shared import Batch
-from cachelb_lab.sim.simulation import MOST_GATEWAYS, Signals, prepare, simulate
+from cachelb_lab.sim.simulation import MOST_GATEWAYS, Signals
 from cachelb_lab.sim.timing import Roofline
 from cachelb_lab.sim.workloads import Workload
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Hashable, Mapping, Sequence
     from typing import TypeAlias
 
-    from cachelb._core import SimWorkload
     from cachelb.policies import PolicyLike
     from cachelb_lab.sim.experiments.sweep import Setting, Sweep
     from cachelb_lab.sim.fleet import WorkerSpec
+    from cachelb_lab.sim.result import SimResult
 
     PolicySource: TypeAlias = str | Callable[[], PolicyLike]
     WorkloadSource: TypeAlias = Workload | Callable[..., Workload]
 
-_MOST_THREADS, _MOST_RUNS = 1_024, 65_536
+_MOST_RUNS = 65_536
 _WORKLOAD_SETTINGS = ("speed", "rate")
 _FLEET_SETTINGS = ("mfu", "kv_tokens")
 _SIGNAL_SETTINGS = (
@@ -108,7 +108,6 @@ def compare(
         if not given:
             raise ValueError(f"{key} must name at least one")
     whole("gateways", gateways, 1, MOST_GATEWAYS)
-    whole("threads", threads, 1, _MOST_THREADS)
     if within is not None:
         number("within", within, least=1.0)
     setup = _Setup(workload, fleet, signals or Signals(), gateways, sharing, router_options)
@@ -117,16 +116,25 @@ def compare(
     for one in setups:
         for policy in policies:
             one.check(policy)
-    tasks = [_Task(one, seed, policy, keep=seed == seeds[0]) for one in setups for seed in seeds for policy in policies]
-    batch = Batch(Counter(key for task in tasks for key in (task.requests, task.idle)), len(tasks), progress)
+    tasks = list(product(setups, seeds, policies))
+    batch = Batch(chain.from_iterable(one.shared(seed) for one, seed, _ in tasks), len(tasks), progress)
+
+    def run(task: tuple[_Setup, int, PolicySource]) -> Run:
+        one, seed, policy = task
+        requests, result = one.run(batch, seed, policy)
+        sessions = None if within is None else one.sessions(batch, seed, result, within)
+        batch.drop(*one.shared(seed))
+        metrics = requests.measure(result, one.fleet, slo, sessions)
+        return Run(seed, metrics, Cost.of(result), result if seed == seeds[0] else None)
+
     runs: list[Run] = []
-    batch.each(threads, lambda task: _run(task, batch, slo, within), tasks, lambda _, run: runs.append(run))
-    cells = []
-    for at, value in enumerate(values):
-        of_value = runs[at * len(seeds) * len(policies) :]
-        for place, policy in enumerate(policies):
-            of_policy = tuple(of_value[nth * len(policies) + place] for nth in range(len(seeds)))
-            cells.append(Cell(_name(policy), value, of_policy))
+    batch.each(threads, run, tasks, lambda _, made: runs.append(made))
+    size, step = len(seeds) * len(policies), len(policies)
+    cells = [
+        Cell(_name(policy), value, tuple(runs[at * size + place : (at + 1) * size : step]))
+        for at, value in enumerate(values)
+        for place, policy in enumerate(policies)
+    ]
     return Comparison(
         workload=_workload_facts(cells[0].result.workload),
         fleet=_fleet_facts(fleet),
@@ -192,82 +200,35 @@ class _Setup:
             known = ", ".join(RUN_SETTINGS)
             raise TypeError(f"{error}; leave it out for this policy. Settings of the run are {known}") from error
 
-    def workload(self, seed: int) -> Workload:
-        """Return the requests of a seed."""
+    def shared(self, seed: int) -> tuple[Hashable, Hashable]:
+        """Return the keys of requests and of their run on an idle fleet among those of other runs."""
+        source = (-1 if isinstance(self.source, Workload) else seed, self.speed, self.rate)
+        return source, (*source, self.fleet)
+
+    def run(self, batch: Batch, seed: int, policy: PolicySource) -> tuple[Requests, SimResult]:
+        """Make one run."""
+        requests: Requests = batch.take(self.shared(seed)[0], lambda: Requests(self._workload(seed)))
+        return requests, batch.simulate(
+            requests,
+            self.fleet,
+            policy if isinstance(policy, str) else policy(),
+            seed=seed,
+            signals=self.signals,
+            gateways=self.gateways,
+            sharing=self.sharing,
+            **self.options,
+        )
+
+    def sessions(self, batch: Batch, seed: int, result: SimResult, within: float) -> SessionFigures:
+        """Compare the sessions of a run with those of an idle fleet."""
+        idle = batch.take(self.shared(seed)[1], lambda: run_idle(result.workload, self.fleet, seed))
+        return SessionFigures.of(result, idle, self.fleet, within=within)
+
+    def _workload(self, seed: int) -> Workload:
         source = self.source
         if not isinstance(source, Workload):
             source = source(seed) if self.rate is None else source(seed, rate=self.rate)
         return source if self.speed == 1 else source.speed_up(self.speed)
-
-
-@dataclass(frozen=True, eq=False)
-class _Task:
-    """One run."""
-
-    setup: _Setup
-    seed: int
-    policy: PolicySource
-    keep: bool
-
-    @property
-    def requests(self) -> tuple[int, float, float | None]:
-        """Return the key of its requests among those of other tasks."""
-        setup = self.setup
-        return (-1 if isinstance(setup.source, Workload) else self.seed, setup.speed, setup.rate)
-
-    @property
-    def idle(self) -> tuple[object, ...]:
-        """Return the key of its run on an idle fleet."""
-        return (*self.requests, self.setup.fleet)
-
-
-class _Requests:
-    """Requests in every form that runs need."""
-
-    def __init__(self, workload: Workload) -> None:
-        self.workload = workload
-        self.prepared: SimWorkload = prepare(workload)
-        self.profile = PoolProfile(workload)
-
-
-def _run(task: _Task, batch: Batch, slo: Slo | None, within: float | None) -> Run:
-    """Make one run."""
-    setup = task.setup
-    requests: _Requests = batch.shared.take(task.requests, lambda: _Requests(setup.workload(task.seed)))
-    reported = 0
-
-    def report(done: int) -> None:
-        nonlocal reported
-        batch.report((done - reported) / len(requests.workload))
-        reported = done
-
-    result = simulate(
-        requests.workload,
-        setup.fleet,
-        task.policy if isinstance(task.policy, str) else task.policy(),
-        seed=task.seed,
-        signals=setup.signals,
-        gateways=setup.gateways,
-        sharing=setup.sharing,
-        prepared=requests.prepared,
-        progress=report,
-        **setup.options,
-    )
-    sessions = None
-    if within is not None:
-        idle = batch.shared.take(task.idle, lambda: run_idle(requests.workload, setup.fleet, task.seed))
-        sessions = SessionFigures.of(result, idle, setup.fleet, within=within)
-    metrics = measure(
-        result,
-        slo=slo,
-        sessions=sessions,
-        bound=requests.profile.hits(setup.fleet.cache_tokens // requests.workload.block_size),
-        infinite=requests.profile.hits(),
-    )
-    batch.report(1 - reported / max(1, len(requests.workload)))
-    for key in (task.requests, task.idle):
-        batch.shared.drop(key)
-    return Run(task.seed, metrics, Cost.of(result), result if task.keep else None)
 
 
 def _changed(worker: WorkerSpec, name: str, value: float) -> WorkerSpec:

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from itertools import product
+from itertools import chain, product
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from cachelb.common.arguments import listed, whole
+from cachelb.common.arguments import listed
 from cachelb_lab.sim.contender import Contender
+from cachelb_lab.sim.experiments.runs import Batch, Requests
 from cachelb_lab.sim.figures.lru_bound import PoolProfile
-from cachelb_lab.sim.figures.metrics import measure
 from cachelb_lab.sim.league.capacity import capacity, capacity_key
 from cachelb_lab.sim.league.cells import FIRST_SEED, Cell, League, digest
 from cachelb_lab.sim.league.figures import SLO, figures_of
@@ -21,18 +20,14 @@ from cachelb_lab.sim.league.realism import Realism
 from cachelb_lab.sim.league.standings import Row, Standings
 from cachelb_lab.sim.league.store import Store
 from cachelb_lab.sim.league.traces import fingerprint
-from cachelb_lab.sim.shared import Batch
-from cachelb_lab.sim.simulation import prepare, simulate
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
 
-    from cachelb._core import SimWorkload
     from cachelb_lab.sim.fleet import FleetSpec
-    from cachelb_lab.sim.result import SimResult
     from cachelb_lab.sim.workloads import Workload
 
-_MOST_THREADS, _MOST_POLICIES = 1_024, 65_536
+_MOST_POLICIES = 65_536
 _CAPACITY_RUNS = 20
 """Approximate runs of finding a capacity, for progress."""
 _OF_CAPACITY = ("trace", "part", "fleet", "model")
@@ -78,11 +73,9 @@ def play(
     )
     if not cells or not names:
         raise ValueError(f"{'leagues' if names else 'policies'} must be at least one")
-    whole("threads", threads, 1, _MOST_THREADS)
     for name in names:
         Contender.parse(name).check()
-    batch = _Batch(cells, names, Store() if store is None else store, progress)
-    return Standings(batch.run(threads), names)
+    return Standings(_League(cells, names, Store() if store is None else store, progress).play(threads), names)
 
 
 def _place(cell: Cell) -> Cell:
@@ -96,42 +89,19 @@ def _source(cell: Cell) -> Hashable:
     return cell.trace, cell.part, cell.seed
 
 
-@dataclass(frozen=True, eq=False)
-class _Requests:
-    """Requests at their own speed."""
-
-    workload: Workload
-    fingerprint: str
-
-    @classmethod
-    def of(cls, cell: Cell) -> _Requests:
-        workload = cell.trace.requests(cell.seed, cell.part)
-        return cls(workload, fingerprint(workload))
+def _read(cell: Cell) -> tuple[Workload, str]:
+    """Return a cell's requests at their own speed, and what identifies them."""
+    workload = cell.trace.requests(cell.seed, cell.part)
+    return workload, fingerprint(workload)
 
 
-@dataclass(frozen=True, eq=False)
-class _Sped:
-    """Requests at the speed of a cell, for all its policies."""
-
-    workload: Workload
-    prepared: SimWorkload
-    span_s: float
-
-    @classmethod
-    def of(cls, workload: Workload, speed: float, cell: Cell) -> _Sped:
-        faster = workload.speed_up(speed)
-        span_s = float(np.nanmax(faster.arrival_s))
-        disturbed = cell.realism.disturbed(faster)
-        return cls(disturbed, prepare(disturbed), span_s)
-
-
-def _used(cell: Cell) -> list[Hashable]:
-    """Return the keys of values that a run shares with others."""
+def _shared(cell: Cell) -> tuple[Hashable, Hashable, Hashable]:
+    """Return the keys of values that a run shares with others: requests, their profile, requests of the cell."""
     source = _source(cell)
-    return [source, ("profile", source), ("sped", cell)]
+    return source, ("profile", source), ("sped", cell)
 
 
-class _Batch(Batch):
+class _League(Batch):
     """All the runs of a league, which share requests."""
 
     def __init__(
@@ -141,88 +111,79 @@ class _Batch(Batch):
         store: Store,
         progress: Callable[[float], object] | None,
     ) -> None:
-        self._cells, self._policies, self._store = cells, policies, store
-        self._places = tuple(dict.fromkeys(map(_place, cells)))
-        self._capacity: dict[Cell, float] = {}
+        self._store = store
+        self._places = list(dict.fromkeys(map(_place, cells)))
+        self._tasks = list(product(cells, policies))
+        self._speeds: dict[Cell, float] = {}
         self._rows: list[Row] = []
-        self._cell_facts: dict[str, dict[str, Any]] = {}
-        users: Counter[Hashable] = Counter(map(_source, self._places))
-        for cell, _ in product(cells, policies):
-            users.update(_used(cell))
-        super().__init__(users, len(self._places) * _CAPACITY_RUNS + len(cells) * len(policies), progress)
+        uses = chain(map(_source, self._places), *(_shared(cell) for cell, _ in self._tasks))
+        super().__init__(uses, len(self._places) * _CAPACITY_RUNS + len(self._tasks), progress)
 
-    def run(self, threads: int) -> list[Row]:
+    def play(self, threads: int) -> list[Row]:
         """Run missing rows; return all rows."""
         self.each(threads, self._find_capacity, self._places, self._keep_capacity)
-        tasks = [(cell, policy) for cell in self._cells for policy in self._policies]
-        self.each(threads, self._run, tasks, self._keep_run)
-        imported = [
-            Row(row["cell"], self._cell_facts[row["cell"]], row["policy"], row["figures"])
-            for row in self._store.rows("run")
-            if "source" in row and row["cell"] in self._cell_facts
-        ]
-        return self._rows + imported
+        self.each(threads, self._run, self._tasks, self._keep_run)
+        facts = {row.cell: row.facts for row in self._rows}
+        imported = (row for row in self._store.rows("run") if "source" in row and row["cell"] in facts)
+        return self._rows + [Row(row["cell"], facts[row["cell"]], row["policy"], row["figures"]) for row in imported]
 
-    def _keep_capacity(self, place: Cell, found: tuple[str, float, bool]) -> None:
-        key, speed, is_new = found
-        self._capacity[place] = speed
-        if is_new:
-            facts = {name: fact for name, fact in place.facts().items() if name in _OF_CAPACITY}
-            self._store.add("capacity", key, {**facts, "mfu": place.realism.mfu, "speed": speed})
+    def _keep_capacity(self, place: Cell, found: tuple[str, dict[str, Any]]) -> None:
+        self._speeds[place] = found[1]["speed"]
+        self._keep("capacity", *found)
 
-    def _keep_run(self, task: tuple[Cell, str], found: tuple[str, str, dict[str, float | None], bool]) -> None:
-        (cell, policy), (key, cell_key, figures, is_new) = task, found
-        facts = self._cell_facts[cell_key] = cell.facts()
-        if is_new:
-            self._store.add("run", key, {**facts, "cell": cell_key, "policy": policy, "figures": figures})
-        self._rows.append(Row(cell_key, facts, policy, figures))
+    def _keep_run(self, task: tuple[Cell, str], found: tuple[str, dict[str, Any]]) -> None:
+        _, row = found
+        self._rows.append(Row(row["cell"], task[0].facts(), task[1], row["figures"]))
+        self._keep("run", *found)
 
-    def _find_capacity(self, place: Cell) -> tuple[str, float, bool]:
-        """Return key and value of a capacity, and whether it is new."""
-        requests = self.shared.take(_source(place), partial(_Requests.of, place))
-        fleet = place.workers(requests.workload.block_size)
-        key = capacity_key(requests.fingerprint, fleet)
+    def _keep(self, kind: str, key: str, row: dict[str, Any]) -> None:
+        if self._store.get(kind, key) is None:
+            self._store.add(kind, key, row)
+
+    def _find_capacity(self, place: Cell) -> tuple[str, dict[str, Any]]:
+        """Return key and row of a capacity."""
+        workload, name = self.take(_source(place), partial(_read, place))
+        fleet = place.workers(workload.block_size)
+        key = capacity_key(name, fleet)
         known = self._store.get("capacity", key)
-        speed = known["speed"] if known else capacity(requests.workload, fleet, place.trace.label)
-        self.shared.drop(_source(place))
+        speed = float(known["speed"] if known else capacity(workload, fleet, place.trace.label))
+        self.drop(_source(place))
         self.report(_CAPACITY_RUNS)
-        return key, float(speed), known is None
+        facts = {name: fact for name, fact in place.facts().items() if name in _OF_CAPACITY}
+        return key, {**facts, "mfu": place.realism.mfu, "speed": speed}
 
-    def _run(self, task: tuple[Cell, str]) -> tuple[str, str, dict[str, float | None], bool]:
-        """Return keys and figures of a run, and whether it is new."""
+    def _run(self, task: tuple[Cell, str]) -> tuple[str, dict[str, Any]]:
+        """Return key and row of a run."""
         cell, policy = task
-        source = _source(cell)
-        requests = self.shared.take(source, partial(_Requests.of, cell))
-        fleet = cell.workers(requests.workload.block_size)
-        speed = cell.load * self._capacity[_place(cell)]
-        cell_key = cell.key(requests.fingerprint, fleet, speed)
+        workload, name = self.take(_source(cell), partial(_read, cell))
+        fleet = cell.workers(workload.block_size)
+        speed = cell.load * self._speeds[_place(cell)]
+        cell_key = cell.key(name, fleet, speed)
         key = digest([cell_key, policy])
         known = self._store.get("run", key)
         if known:
-            figures = known["figures"]
-        else:
-            profile = self.shared.take(("profile", source), lambda: PoolProfile(requests.workload))
-            sped = self.shared.take(("sped", cell), lambda: _Sped.of(requests.workload, speed, cell))
-            result = self._simulate(cell, policy, sped, fleet)
-            bound = profile.hits(fleet.cache_tokens // sped.workload.block_size)
-            figures = figures_of(measure(result, slo=SLO, bound=bound, infinite=bound))
-            if cell.trace.loop == "open":
-                figures["session_mean_s"] = None  # the clock's, whatever the policy
-        for shared in _used(cell):
-            self.shared.drop(shared)
-        self.report(1)
-        return key, cell_key, figures, known is None
+            self.report(1)
+        figures = known["figures"] if known else self._figures(cell, policy, workload, fleet, speed)
+        self.drop(*_shared(cell))
+        return key, {**cell.facts(), "cell": cell_key, "policy": policy, "figures": figures}
 
-    def _simulate(self, cell: Cell, policy: str, sped: _Sped, fleet: FleetSpec) -> SimResult:
-        return simulate(
-            sped.workload,
+    def _figures(
+        self, cell: Cell, policy: str, workload: Workload, fleet: FleetSpec, speed: float
+    ) -> dict[str, float | None]:
+        """Make a run at `speed` times the rate of the requests."""
+        realism, (_, profile, sped) = cell.realism, _shared(cell)
+        hits = self.take(profile, lambda: PoolProfile(workload))
+        requests: Requests = self.take(sped, lambda: Requests(realism.disturbed(workload.speed_up(speed)), hits))
+        result = self.simulate(
+            requests,
             fleet,
             policy,
             seed=cell.seed,
-            signals=cell.realism.signals,
-            gateways=cell.realism.gateways,
-            sharing=cell.realism.sharing,
-            incidents=cell.realism.incidents_in(sped.span_s),
-            prepared=sped.prepared,
-            progress=lambda _done: self.report(),
+            signals=realism.signals,
+            gateways=realism.gateways,
+            sharing=realism.sharing,
+            incidents=realism.incidents_in(float(np.nanmax(workload.arrival_s)) / speed),
         )
+        figures = figures_of(requests.measure(result, fleet, SLO))
+        # The times of open loops are the clock's, whatever the policy.
+        return figures | ({"session_mean_s": None} if cell.trace.loop == "open" else {})

@@ -35,10 +35,9 @@ class RejectedError(Exception):
         self.kind = kind or _ERROR_TYPES.get(status, "InternalServerError")
         self.param = param
 
-    def body(self) -> bytes:
-        """Return the body of the answer, in vLLM's form."""
-        error = {"message": str(self), "type": self.kind, "param": self.param, "code": self.status}
-        return json.dumps({"error": error}).encode()
+    def page(self) -> dict[str, Any]:
+        """Return the answer, in vLLM's form."""
+        return {"error": {"message": str(self), "type": self.kind, "param": self.param, "code": self.status}}
 
 
 class InvalidError(RejectedError):
@@ -64,12 +63,12 @@ class Call:
     request_id: str = ""
 
 
-def parse_body(data: bytes, content_type: str) -> dict[str, Any]:
+def parse_body(data: bytes, headers: Mapping[str, str]) -> dict[str, Any]:
     """Read the JSON object of a body.
 
     vLLM compares the media type letter by letter; older releases answer 415.
     """
-    if content_type.lower().split(";", 1)[0] != "application/json":
+    if headers.get("Content-Type", "").lower().split(";", 1)[0] != "application/json":
         raise InvalidError("Unsupported Media Type: Only 'application/json' is allowed")
     try:
         body = json.loads(data)

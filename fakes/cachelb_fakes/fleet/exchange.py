@@ -53,7 +53,7 @@ class Exchange:
             return await self._answer()
         except RejectedError as error:
             self._end("rejected")
-            return self._refuse(error)
+            return error_answer(error, self._dialect)
         except (ConnectionError, web.RequestPayloadError):
             raise asyncio.CancelledError from None  # as aiohttp itself does if the client has gone
         finally:
@@ -66,7 +66,7 @@ class Exchange:
         if coming is not None and coming.kind == "refuse":
             self._cut(replica.take_fault() or coming)
         data = await self._request.read()
-        body = parse_body(data, self._request.headers.get("Content-Type", ""))
+        body = parse_body(data, self._request.headers)
         replica.seen.append(SeenRequest(self._request.path, self._request.headers, body, data))
         # Planned faults go to whole requests, in the order in which these enter the engine.
         self._fault = fault = replica.take_fault() or drawn
@@ -92,36 +92,32 @@ class Exchange:
         kv_params = None
         if call.kv_params.get("do_remote_decode"):
             kv_params = self._engine.start_transfer(call.request_id, call.job)
-        body = json.dumps(self._dialect.whole(call, answer, kv_params)).encode()
+        page = self._dialect.whole(call, answer, kv_params)
         if self._fault is not None and self._fault.kind == "die":
+            body = json.dumps(page).encode()
             torn = web.StreamResponse(headers={"Content-Type": _JSON, "Content-Length": str(len(body))})
             await torn.prepare(self._request)
             await torn.write(body[: len(body) // 2])
             self._cut(self._fault)
         self._engine.keep_answer(call.job, answer.ids)
         self._end("finished")
-        headers = {}
-        form = self._request.headers.get("endpoint-load-metrics-format")
-        if form is not None and self._engine.options.engine == "vllm":
-            report = load_report(self._engine, form)
-            if report is not None:
-                headers["endpoint-load-metrics"] = report
-        return web.Response(body=body, content_type=_JSON, headers=headers)
+        is_vllm = self._engine.options.engine == "vllm"
+        report = load_report(self._engine, self._request.headers.get("endpoint-load-metrics-format", ""))
+        return json_answer(page, headers={"endpoint-load-metrics": report} if report is not None and is_vllm else None)
 
     async def _stream(self, call: Call, answer: Answer) -> web.StreamResponse:
-        fault = self._fault
         response = web.StreamResponse(headers=_EVENT_HEADERS)
         await response.prepare(self._request)
         sent = 0
         for event, tokens in self._dialect.events(call, answer, self._engine.options.stream_interval):
-            if fault is not None and sent == fault.after_chunks:
-                await self._strike(fault)
+            if self._fault is not None and sent == self._fault.after_chunks:
+                await self._strike(self._fault)
             if tokens:
                 await self._engine.decode(tokens)
             await response.write(event.encode())
             sent += 1
-        if fault is not None and sent <= fault.after_chunks:
-            await self._strike(fault)
+        if self._fault is not None and sent <= self._fault.after_chunks:
+            await self._strike(self._fault)
         self._engine.keep_answer(call.job, answer.ids)
         self._end("finished")  # before the client can know
         await response.write_eof(self._dialect.closing(call, answer).encode())
@@ -141,23 +137,16 @@ class Exchange:
     def _remote(self, call: Call) -> Engine | None:
         """Find the engine that prefilled the prompt; if its KV is gone, this engine computes the prompt itself."""
         params = call.kv_params
-        if not params.get("do_remote_prefill"):
-            return None
-        remote = self._replica.find_engine(params.get("remote_engine_id"))
-        if remote is None or not remote.take_transfer(params.get("remote_request_id")):
-            return None
-        return remote
+        remote = self._replica.find_engine(params.get("remote_engine_id")) if params.get("do_remote_prefill") else None
+        return remote if remote is not None and remote.take_transfer(params.get("remote_request_id")) else None
 
     def _planned_status(self, fault: Fault) -> web.StreamResponse:
         self._count(fault)
         self._end("failed")
-        response = self._refuse(RejectedError("planned by the test", fault.status))
+        response = error_answer(RejectedError("planned by the test", fault.status), self._dialect)
         if fault.retry_after_s is not None:
             response.headers["Retry-After"] = str(fault.retry_after_s)
         return response
-
-    def _refuse(self, error: RejectedError) -> web.Response:
-        return error_answer(error, self._dialect)
 
     def _cut(self, fault: Fault) -> NoReturn:
         """End the connection with a reset, as the kernel does for a process that was killed."""
@@ -194,7 +183,11 @@ def cut(transport: asyncio.Transport | None) -> None:
     transport.abort()
 
 
+def json_answer(page: object, status: int = 200, headers: dict[str, str] | None = None) -> web.Response:
+    """Return a JSON value."""
+    return web.Response(status=status, body=json.dumps(page).encode(), content_type=_JSON, headers=headers)
+
+
 def error_answer(error: RejectedError, dialect: Dialect | type[Dialect] | None = None) -> web.Response:
     """Return an error in the form of an API, else in that of the OpenAI API."""
-    body = error.body() if dialect is None else dialect.error(error)
-    return web.Response(status=error.status, body=body, content_type=_JSON)
+    return json_answer(error.page() if dialect is None else dialect.error(error), error.status)

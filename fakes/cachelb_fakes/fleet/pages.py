@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from cachelb_fakes.fleet.call import DEFAULT_MODEL
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from cachelb_fakes.fleet.options import WorkerOptions
 
 
-VERSION_PAGE: Final = b'{"version": "0.32.0"}'
+VERSION_PAGE: Final = {"version": "0.32.0"}
 """The version of vLLM whose pages these are."""
 
 
@@ -88,7 +88,7 @@ def _first_model(options: WorkerOptions) -> str:
     return (options.models or (DEFAULT_MODEL,))[0]
 
 
-def models_page(options: WorkerOptions) -> bytes:
+def models_page(options: WorkerOptions) -> dict[str, Any]:
     """Write the list of models."""
     base = _first_model(options)
     entries = [
@@ -103,22 +103,19 @@ def models_page(options: WorkerOptions) -> bytes:
         }
         for name in options.models or (DEFAULT_MODEL,)
     ]
-    return json.dumps({"object": "list", "data": entries}).encode()
+    return {"object": "list", "data": entries}
 
 
-def event_sources_page(events: EventPublisher | None) -> bytes:
+def event_sources_page(events: EventPublisher) -> dict[str, Any]:
     """Write where KV cache events are published, as vLLM's `/kv_event_sources` does.
 
     An engine names the addresses it listens at, which may be those of any host.
     """
-    if events is None:
-        return b"{}"
-    any_host = [
-        address and address.replace("127.0.0.1", "*") for address in (events.endpoint.address, events.endpoint.replay)
-    ]
-    source = {"endpoint": any_host[0], "replay_endpoint": any_host[1], "topic": "", "buffer_steps": 10_000}
+    addresses = (events.endpoint.address, events.endpoint.replay)
+    listening, replay = (address and address.replace("127.0.0.1", "*") for address in addresses)
+    source = {"endpoint": listening, "replay_endpoint": replay, "topic": "", "buffer_steps": 10_000}
     source |= {"enable_kv_cache_events": True, "publisher": "zmq"}
-    return json.dumps({"0": source}).encode()
+    return {"0": source}
 
 
 def load_report(engine: Engine, form: str) -> str | None:

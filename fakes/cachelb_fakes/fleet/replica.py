@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections import deque
 from dataclasses import dataclass, field
 from functools import partial
@@ -21,7 +20,7 @@ from cachelb_fakes.fleet.apis.responses import Responses
 from cachelb_fakes.fleet.call import RejectedError, parse_body
 from cachelb_fakes.fleet.counts import Counts, SeenRequest, Watchers
 from cachelb_fakes.fleet.engine import Engine
-from cachelb_fakes.fleet.exchange import Exchange, cut, error_answer
+from cachelb_fakes.fleet.exchange import Exchange, cut, error_answer, json_answer
 from cachelb_fakes.fleet.faults import Fault, FaultPlan, FaultRates
 from cachelb_fakes.fleet.pages import VERSION_PAGE, event_sources_page, metrics_page, models_page
 from cachelb_fakes.fleet.tokens import encode
@@ -39,7 +38,7 @@ if TYPE_CHECKING:
     from cachelb_fakes.fleet.options import WorkerOptions
     from cachelb_fakes.sockets import TcpAddress, UnixAddress
 
-_JSON: Final = "application/json"
+_METRICS_HEADERS: Final = {"Content-Type": "text/plain; version=0.0.4; charset=utf-8"}
 _LONGEST_STOP_S: Final = 5.0
 _DIALECTS: Final[dict[str, type[Dialect]]] = {
     "/v1/completions": Completions,
@@ -84,17 +83,19 @@ class Replica:
         self._engines = self._requests = 0
         self.events = _publisher(replay=options.kv_replay) if options.kv_events else None
         self.engine = self._new_engine()
-        self._routes: dict[tuple[str, str], Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]] = {
-            **{("POST", path): partial(self._generate, dialect) for path, dialect in _DIALECTS.items()},
-            ("POST", "/v1/messages/count_tokens"): self._count_tokens,
-            ("POST", "/tokenize"): self._tokenize,
-            ("GET", "/v1/models"): self._models,
-            ("GET", "/version"): self._version,
-            ("GET", "/health"): self._health,
-            ("GET", "/metrics"): self._metrics,
+        self._calls: dict[str, Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]] = {
+            **{path: partial(self._generate, dialect) for path, dialect in _DIALECTS.items()},
+            "/v1/messages/count_tokens": self._count_tokens,
+            "/tokenize": self._tokenize,
         }
-        if self.events is not None:
-            self._routes["GET", "/kv_event_sources"] = self._event_sources
+        self._pages: dict[str, Callable[[], web.Response]] = {
+            "/v1/models": lambda: json_answer(models_page(options)),
+            "/version": lambda: json_answer(VERSION_PAGE),
+            "/health": web.Response,
+            "/metrics": lambda: web.Response(body=metrics_page(self.engine).encode(), headers=_METRICS_HEADERS),
+        }
+        if (events := self.events) is not None:
+            self._pages["/kv_event_sources"] = lambda: json_answer(event_sources_page(events))
 
     # --- life ---
 
@@ -222,12 +223,9 @@ class Replica:
         if transport is None or self.stopped:  # accepted in the moment the worker went down
             cut(transport)
             raise asyncio.CancelledError
-        route = self._routes.get((request.method, request.path))
-        if route is None:
-            return self._no_route(request)
         self._busy.add(transport)
         try:
-            response = await route(request)
+            response = await self._respond(request)
         except RejectedError as error:
             response = error_answer(error)
         finally:
@@ -236,45 +234,33 @@ class Replica:
             response.force_close()
         return response
 
-    def _no_route(self, request: web.BaseRequest) -> web.StreamResponse:
-        known = any(path == request.path for _, path in self._routes)
-        status = HTTPStatus.METHOD_NOT_ALLOWED if known else HTTPStatus.NOT_FOUND
-        return error_answer(RejectedError(status.phrase, status, kind=status.phrase))
+    async def _respond(self, request: web.BaseRequest) -> web.StreamResponse:
+        match request.method, request.path:
+            case "POST", path if path in self._calls:
+                return await self._calls[path](request)
+            case "GET", path if path in self._pages:
+                return self._pages[path]()
+            case _, path:
+                known = path in self._calls or path in self._pages
+                status = HTTPStatus.METHOD_NOT_ALLOWED if known else HTTPStatus.NOT_FOUND
+                raise RejectedError(status.phrase, status, kind=status.phrase)
 
     async def _generate(self, dialect: type[Dialect], request: web.BaseRequest) -> web.StreamResponse:
         return await Exchange(self, request, dialect).run()
 
     async def _count_tokens(self, request: web.BaseRequest) -> web.StreamResponse:
         try:
-            body = parse_body(await request.read(), request.headers.get("Content-Type", ""))
-            count = len(encode_body(body))
+            count = len(encode_body(parse_body(await request.read(), request.headers)))
         except RejectedError as error:
             return error_answer(error, Messages)
-        page = {"input_tokens": count, "context_management": {"original_input_tokens": count}}
-        return web.Response(body=json.dumps(page).encode(), content_type=_JSON)
+        return json_answer({"input_tokens": count, "context_management": {"original_input_tokens": count}})
 
     async def _tokenize(self, request: web.BaseRequest) -> web.StreamResponse:
-        body = parse_body(await request.read(), request.headers.get("Content-Type", ""))
+        body = parse_body(await request.read(), request.headers)
         prompt = body.get("prompt")
         tokens = (encode(prompt) if isinstance(prompt, str) else encode_messages(body)).tolist()
-        page = {"count": len(tokens), "max_model_len": self.options.kv_tokens, "tokens": tokens, "token_strs": None}
-        return web.Response(body=json.dumps(page).encode(), content_type=_JSON)
-
-    async def _models(self, _request: web.BaseRequest) -> web.StreamResponse:
-        return web.Response(body=models_page(self.options), content_type=_JSON)
-
-    async def _version(self, _request: web.BaseRequest) -> web.StreamResponse:
-        return web.Response(body=VERSION_PAGE, content_type=_JSON)
-
-    async def _health(self, _request: web.BaseRequest) -> web.StreamResponse:
-        return web.Response()
-
-    async def _metrics(self, _request: web.BaseRequest) -> web.StreamResponse:
-        headers = {"Content-Type": "text/plain; version=0.0.4; charset=utf-8"}
-        return web.Response(body=metrics_page(self.engine).encode(), headers=headers)
-
-    async def _event_sources(self, _request: web.BaseRequest) -> web.StreamResponse:
-        return web.Response(body=event_sources_page(self.events), content_type=_JSON)
+        facts = {"count": len(tokens), "max_model_len": self.options.kv_tokens}
+        return json_answer({**facts, "tokens": tokens, "token_strs": None})
 
 
 def _publisher(*, replay: bool) -> EventPublisher:

@@ -72,11 +72,11 @@ class Messages(Dialect):
         return stopped + event("message_delta", delta=delta, usage=_usage(call)) + event("message_stop")
 
     @staticmethod
-    def error(error: RejectedError) -> bytes:
-        """Return the body of an error: what does not fit the schema is refused in the form of the OpenAI API."""
+    def error(error: RejectedError) -> dict[str, Any]:
+        """Return the answer to what is refused: in the form of the OpenAI API if it does not fit the schema."""
         if isinstance(error, InvalidError):
-            return error.body()
-        return json.dumps({"type": "error", "error": {"type": error.kind, "message": str(error)}}).encode()
+            return error.page()
+        return {"type": "error", "error": {"type": error.kind, "message": str(error)}}
 
 
 def encode_body(body: dict[str, Any]) -> npt.NDArray[np.uint32]:

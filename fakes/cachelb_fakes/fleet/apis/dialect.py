@@ -53,9 +53,9 @@ class Dialect(ABC):
         """Return the end of the stream."""
 
     @staticmethod
-    def error(error: RejectedError) -> bytes:
-        """Return the body of an error."""
-        return error.body()
+    def error(error: RejectedError) -> dict[str, Any]:
+        """Return the answer to what is refused."""
+        return error.page()
 
 
 def event(kind: str, **fields: object) -> str:

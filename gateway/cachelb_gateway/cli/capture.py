@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import deque
+from functools import partial
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
 from pathlib import Path
 from typing import Any, Final
@@ -11,6 +12,7 @@ from urllib.parse import urlsplit
 
 import click
 
+from cachelb.cli.errors import shown
 from cachelb.cli.options import COUNT, FILE, option
 from cachelb.cli.table import printable
 from cachelb.records.capture import MOST_SECONDS
@@ -43,13 +45,9 @@ def capture(*, url: str, seconds: float, linger: float, max_mb: int, output: Pat
     each prompt chained hashes of its blocks under a key that ends with the capture.
     """
     limits = {"seconds": seconds, "linger_s": linger, "max_bytes": max_mb << 20}
-    try:
+    with shown(OSError), shown(ValueError, by=partial(click.BadParameter, param_hint="URL")):
         headers = {} if token_file is None else {"Authorization": f"Bearer {token_file.read_text('utf-8').strip()}"}
         connection, path = _connect(url, seconds + linger + _PATIENCE_S)
-    except ValueError as error:
-        raise click.BadParameter(str(error), param_hint="URL") from error
-    except OSError as error:
-        raise click.ClickException(f"{error.filename}: {error.strerror}") from error
     try:
         connection.request("POST", path, json.dumps(limits), headers)
         _store(connection.getresponse(), output)

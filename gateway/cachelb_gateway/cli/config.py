@@ -10,6 +10,7 @@ import click
 from rich.table import Table
 from rich.text import Text
 
+from cachelb.cli.errors import message
 from cachelb.cli.options import json_option
 from cachelb.cli.table import console
 from cachelb.errors import ConfigError
@@ -43,7 +44,7 @@ def config(context: click.Context, *, file: Path, as_list: bool, as_json: bool) 
     try:
         loaded = configuration.load(file)
     except (ConfigError, OSError, ModuleNotFoundError) as error:
-        _refuse(context, _message(error), as_json=as_json)
+        _refuse(context, message(error), as_json=as_json)
     else:
         if as_json:
             click.echo(json.dumps(_document(loaded, as_list=as_list), indent=2))
@@ -53,19 +54,12 @@ def config(context: click.Context, *, file: Path, as_list: bool, as_json: bool) 
             click.echo(f"ok: {_summary(loaded)}")
 
 
-def _message(error: Exception) -> str:
-    """Describe an error in one line."""
-    if isinstance(error, OSError):
-        return f"{error.filename}: {error.strerror}"
-    return str(error)
-
-
-def _refuse(context: click.Context, message: str, *, as_json: bool) -> None:
+def _refuse(context: click.Context, problem: str, *, as_json: bool) -> None:
     """Print the error and exit."""
     if as_json:
-        click.echo(json.dumps({"ok": False, "error": message}, indent=2))
+        click.echo(json.dumps({"ok": False, "error": problem}, indent=2))
     else:
-        click.echo(f"Error: {message}", err=True)
+        click.echo(f"Error: {problem}", err=True)
     context.exit(_INVALID)
 
 

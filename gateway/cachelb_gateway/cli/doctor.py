@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+from functools import partial
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 from rich.table import Table
 from rich.text import Text
 
+from cachelb.cli.errors import shown
 from cachelb.cli.options import COUNT, FILE, json_option, option
 from cachelb.cli.table import console, printable
 from cachelb_gateway.cli.capture import capture
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from cachelb.tokenizers import Tokenizer
-    from cachelb_gateway.doctor import Check, Diagnosis, Settings, Verdict
+    from cachelb_gateway.doctor import Check, Diagnosis, Verdict
 
 _ANALYZE: Final = "analyze"
 _PORT: Final = click.IntRange(1, 65_535)
@@ -64,20 +66,17 @@ def doctor() -> None:
 @option("--block-size", None, COUNT, "Block size of the router, to compare with the engines'.")
 @option("--events-port", None, _PORT, "Port of the event socket, for engines that do not report it.")
 @option("--replay-port", None, _PORT, "Port of the replay socket, with --events-port.")
-@click.option(
-    "--tokenizer",
-    "tokenizer_path",
-    metavar="PATH",
-    type=click.Path(exists=True, path_type=Path),
-    help="Model directory or tokenizer.json of the gateway, to compare token ids with the engines'.",
+@option(
+    "--tokenizer tokenizer_path",
+    None,
+    click.Path(exists=True, path_type=Path),
+    "Model directory or tokenizer.json of the gateway, to compare token ids with the engines'.",
 )
-@click.option(
-    "--timeout",
-    "timeout_s",
-    type=click.FloatRange(min=0.1),
-    default=10.0,
-    show_default=True,
-    help="Seconds an answer, or the events of a prompt, may take.",
+@option(
+    "--timeout timeout_s",
+    10.0,
+    click.FloatRange(min=0.1),
+    "Seconds an answer, or the events of a prompt, may take.",
 )
 @click.option("--router", metavar="URL", help="Admin address of the gateway, for settings that engines contradict.")
 @click.option("--token-file", type=FILE, help="Bearer token of the admin address.")
@@ -85,40 +84,29 @@ def doctor() -> None:
 def check(
     *,
     urls: tuple[str, ...],
-    api_key: str | None,
-    model: str | None,
-    block_size: int | None,
-    events_port: int | None,
-    replay_port: int | None,
     tokenizer_path: Path | None,
-    timeout_s: float,
-    router: str | None,
     token_file: Path | None,
     as_json: bool,
+    **given: Any,  # noqa: ANN401 - those of `Settings`
 ) -> None:
     """Check the engines at each URL: what they serve, their KV caches and events, and whether predictions come true.
 
     Each engine gets a few short completions of random tokens, with one token of output each. A check is ok, warn (it
     works, but less well than it could), fail, or skip (not checked). The exit code is 1 if a check failed, else 0.
     """
-    if replay_port is not None and events_port is None:
+    if given["replay_port"] is not None and given["events_port"] is None:
         raise click.UsageError("--replay-port needs --events-port")
-    from cachelb_gateway.doctor import Settings
+    from cachelb_gateway.doctor import Settings, examine
 
     # The verdicts contain the event source's log messages.
     logging.getLogger("cachelb").addHandler(logging.NullHandler())
     settings = Settings(
-        api_key=api_key,
-        model=model,
-        block_size=block_size,
-        events_port=events_port,
-        replay_port=replay_port,
+        **given,
         tokenizer=None if tokenizer_path is None else _load(tokenizer_path),
-        timeout_s=timeout_s,
-        router=router,
         router_token=None if token_file is None else token_file.read_text("utf-8").strip(),
     )
-    diagnosis = _examined(urls, settings)
+    with shown(ModuleNotFoundError), shown(ValueError, by=partial(click.BadParameter, param_hint="URL")):
+        diagnosis = asyncio.run(examine(urls, settings))
     if as_json:
         click.echo(json.dumps(diagnosis.as_dict(), indent=2))
     else:
@@ -127,29 +115,15 @@ def check(
         raise click.exceptions.Exit(1)
 
 
-def _examined(urls: Sequence[str], settings: Settings) -> Diagnosis:
-    from cachelb_gateway.doctor import examine
-
-    try:
-        return asyncio.run(examine(urls, settings))
-    except ModuleNotFoundError as error:
-        raise click.ClickException(str(error)) from error
-    except ValueError as error:
-        raise click.BadParameter(str(error), param_hint="URL") from error
-
-
 def _load(path: Path) -> Tokenizer:
     """Load the gateway's tokenizer; a tokenizer.json with the chat template beside it."""
     from cachelb.tokenizers import HfTokenizer
 
-    try:
+    bad = partial(click.BadParameter, param_hint="--tokenizer")
+    with shown(ModuleNotFoundError), shown(OSError, ValueError, by=bad):
         if path.is_file() and path.name != "tokenizer.json":
             return HfTokenizer.from_file(path)
         return HfTokenizer.from_directory(path if path.is_dir() else path.parent)
-    except ModuleNotFoundError as error:
-        raise click.ClickException(str(error)) from error
-    except (OSError, ValueError) as error:
-        raise click.BadParameter(str(error), param_hint="--tokenizer") from error
 
 
 def _print(diagnosis: Diagnosis) -> None:

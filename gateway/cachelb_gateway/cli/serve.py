@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from cachelb.bodies import RequestBodies
+from cachelb.cli.errors import shown
 from cachelb.cli.options import COUNT, FILE, admission_option, option
 from cachelb.errors import CachelbError, ConfigError
 from cachelb_gateway import config as configuration
@@ -130,10 +131,8 @@ def serve(**options: Any) -> None:  # noqa: ANN401 - of many types
     """
     level = options.pop("log_level").upper()
     logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    try:
+    with shown(CachelbError, ValueError, TypeError, OSError, RuntimeError, ModuleNotFoundError):
         _run(**options)
-    except (CachelbError, ValueError, TypeError, OSError, RuntimeError, ModuleNotFoundError) as error:
-        raise click.ClickException(_message(error)) from error
 
 
 def build_router(
@@ -272,10 +271,3 @@ def _wait(received: SimpleQueue[int], gateway: Gateway, certificate: Certificate
             if str(error) != complaint:
                 complaint = str(error)
                 _log.error("the certificate was not replaced: %s", complaint)
-
-
-def _message(error: Exception) -> str:
-    """Describe an error in one line."""
-    if isinstance(error, OSError) and error.filename is not None:
-        return f"{error.filename}: {error.strerror}"
-    return error.strerror if isinstance(error, OSError) and error.strerror else str(error)

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
@@ -17,6 +18,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from cachelb.cli.errors import shown
 from cachelb.cli.options import COUNT, FILE, option
 from cachelb.cli.table import console, fitted, new_table, printable
 from cachelb.sources.http import PageError, metrics_address
@@ -45,14 +47,7 @@ Examples:
 
 @click.command(epilog=_EXAMPLES, short_help="Show the router of a running gateway.")
 @click.argument("url")
-@click.option(
-    "--interval",
-    "interval_s",
-    type=click.FloatRange(min=0.05),
-    default=1.0,
-    show_default=True,
-    help="Seconds between two requests of the page.",
-)
+@option("--interval interval_s", 1.0, click.FloatRange(min=0.05), "Seconds between two requests of the page.")
 @click.option("--once", is_flag=True, help="Show the page once, then exit.")
 @option("--count", None, COUNT, "Show the page this many times, then exit.")
 @click.option(
@@ -70,13 +65,9 @@ def watch(
     admin address; another gateway must have a cachelb.metrics.PrometheusCollector on the page. Rates are averages
     between two requests of the page, and so are times to the first byte of streams.
     """
-    try:
+    with shown(OSError), shown(ValueError, by=partial(click.BadParameter, param_hint="URL")):
         headers = {} if token_file is None else {"Authorization": f"Bearer {token_file.read_text('utf-8').strip()}"}
         address = metrics_address(_with_path(url), headers)
-    except ValueError as error:
-        raise click.BadParameter(str(error), param_hint="URL") from error
-    except OSError as error:
-        raise click.ClickException(f"{error.filename}: {error.strerror}") from error
     looks = _looks(address, interval_s, 1 if once else count)
     show = _print_json if as_json else _print_tables
     with contextlib.suppress(KeyboardInterrupt):

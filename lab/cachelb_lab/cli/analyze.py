@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.text import Text
 
+from cachelb.cli.errors import shown
 from cachelb.cli.options import COUNT, json_option, option
 from cachelb.cli.table import console, new_table, printable
 from cachelb.errors import TraceError
-from cachelb_lab.cli.errors import shown
 from cachelb_lab.cli.explain import losses_table
 from cachelb_lab.cli.options import policy_option, threads_option
 from cachelb_lab.cli.progress import progress_bar

@@ -6,8 +6,8 @@ from functools import partial
 
 import click
 
+from cachelb.cli.errors import shown
 from cachelb.cli.options import COUNT, NOT_NEGATIVE, POSITIVE, json_option, option
-from cachelb_lab.cli.errors import shown
 from cachelb_lab.cli.options import THREADS, policy_option, run
 from cachelb_lab.cli.table import over_seeds, print_comparison, seconds
 from cachelb_lab.sim.experiments.comparison import Cell, Comparison

@@ -12,6 +12,7 @@ from click.core import ParameterSource
 from rich.table import Table
 from rich.text import Text
 
+from cachelb.cli.errors import shown
 from cachelb.cli.options import COUNT, json_option, option
 from cachelb.cli.table import console, new_table, printable
 from cachelb.errors import did_you_mean
@@ -65,10 +66,8 @@ def explain(
         return
     found = _find(files)
     keys: set[str] = set()
-    try:
+    with shown(OSError):
         analysis = analyse(_all(found, keys), frozenset(workers))
-    except OSError as error:
-        raise click.ClickException(f"{error.filename}: {error.strerror}") from error
     for worker in workers:
         if worker not in keys:
             raise click.BadParameter(f"no decision for {worker!r}{did_you_mean(worker, keys)}", param_hint="--worker")

@@ -11,10 +11,10 @@ import click
 from rich.text import Text
 
 from cachelb.bodies import RequestBodies
+from cachelb.cli.errors import shown
 from cachelb.cli.options import COUNT, option
 from cachelb.cli.table import console, new_table, printable
 from cachelb.errors import BodyError
-from cachelb_lab.cli.errors import shown
 from cachelb_lab.descriptions import describe_body
 
 if TYPE_CHECKING:
@@ -93,10 +93,8 @@ def _header(text: str) -> tuple[str, str]:
 def _described(file: str, path: str, headers: list[tuple[str, str]], settings: RequestBodies) -> BodyDescription:
     with click.open_file(file, "rb") as opened:
         body = opened.read(settings.max_bytes + 1)
-    try:
+    with shown(BodyError, by=lambda text: click.ClickException(f"{file}: {text}; it would be routed by load")):
         return describe_body(body, path=path, headers=headers, bodies=settings)
-    except BodyError as error:
-        raise click.ClickException(f"{file}: {error}; it would be routed by load") from error
 
 
 def _document(

@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING
 import click
 from rich.table import Table
 
+from cachelb.cli.errors import shown
 from cachelb.cli.options import COUNT, FILE, NOT_NEGATIVE, admission_option, option
 from cachelb.cli.table import console, fitted
 from cachelb.common.calls import split_list
-from cachelb_lab.cli.errors import shown
 from cachelb_lab.cli.options import ALL, policy_option, threads_option
 from cachelb_lab.cli.progress import progress_bar
 from cachelb_lab.sim.contender import Contender
 from cachelb_lab.sim.fleet import DEFAULT_MODEL
 from cachelb_lab.sim.league import COMPARED, LOADS, REALISM, League, Standings, Store, as_dict, markdown, play
-from cachelb_lab.sim.league.documents import HEADS, group_tables, legend, ratio_text, rest_texts
+from cachelb_lab.sim.league.documents import HEADS, group_tables, legend, policy_rows
 from cachelb_lab.sim.league.traces import PARTS
 from cachelb_lab.sim.workloads import WORKLOADS
 
@@ -177,13 +177,9 @@ def _print(standings: Standings) -> None:
 
 def _whole(standings: Standings, dropped: Sequence[str]) -> Table:
     """Build the table of all cells, without some of the least columns."""
-    heads = [*(figure.title for figure in COMPARED), *HEADS]
-    kept = [at for at, head in enumerate(heads) if head not in dropped]
-    rows = []
-    for score in standings.scores():
-        texts = [*(ratio_text(score.figures[figure.name]) for figure in COMPARED), *rest_texts(score)]
-        rows.append([score.policy, *(texts[at] for at in kept)])
-    return _table("all cells", [heads[at] for at in kept], rows, caption="\n".join(legend(standings)))
+    kept = [at for at, head in enumerate(HEADS) if head not in dropped]
+    heads, *rows = ([row[at] for at in kept] for row in (HEADS, *policy_rows(standings)))
+    return _table("all cells", heads[1:], rows, caption="\n".join(legend(standings)))
 
 
 def _table(title: str, heads: Sequence[str], rows: Sequence[Sequence[str]], caption: str | None = None) -> Table:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 from rich.console import Console
 
+from cachelb.cli.errors import shown
 from cachelb.cli.options import COUNT, FILE, NOT_NEGATIVE, option
 from cachelb.errors import CachelbError
 from cachelb.records import read_records
@@ -43,39 +45,26 @@ def learn() -> None:
     "The paper's network, linear regression, or boosted trees.",
 )
 @option(
-    "--features",
+    "--features feature_set",
     "extended",
     click.Choice(["extended", "paper"]),
     "Columns the model sees: all nine, or Lodestar's seven.",
 )
 @option("--epochs", 20, COUNT, "Passes of the network over the log.")
 @option("--seed", 0, NOT_NEGATIVE, "Seed of the training.")
-@option("--model-version", 1, NOT_NEGATIVE, "Number it is kept under.")
-def fit(*, log: Path, output: Path, kind: str, features: str, epochs: int, seed: int, model_version: int) -> None:
+@option("--model-version version", 1, NOT_NEGATIVE, "Number it is kept under.")
+def fit(*, log: Path, output: Path, kind: str, **training: Any) -> None:  # noqa: ANN401 - of `LearnedModel.fit`
     """Train a model on LOG and write it to FILE."""
     from cachelb.learned import LearnedModel
 
     samples = _read(log)
-    with Console(stderr=True).status(f"training on {len(samples):,} samples"):
-        try:
-            model = LearnedModel.fit(
-                samples.features,
-                samples.gpus,
-                samples.costs,
-                kind=kind,
-                feature_set=features,
-                epochs=epochs,
-                seed=seed,
-                version=model_version,
-            )
-            model.save(output)
-        except (ValueError, CachelbError) as error:
-            raise click.ClickException(str(error)) from error
-        except OSError as error:
-            raise click.ClickException(f"{output}: {error.strerror}") from error
+    status = Console(stderr=True).status(f"training on {len(samples):,} samples")
+    with shown(ValueError, CachelbError, OSError), status:
+        model = LearnedModel.fit(samples.features, samples.gpus, samples.costs, kind=kind, **training)
+        model.save(output)
     errors = model.errors
     click.echo(
-        f"{output}: {kind}, version {model_version}, trained on {errors['n_train']:,.0f} samples; "
+        f"{output}: {kind}, version {training['version']}, trained on {errors['n_train']:,.0f} samples; "
         f"RMSE {errors['rmse']:.3f} s on {errors['n_holdout']:,.0f} others, {errors['mean_rmse']:.3f} s by their mean"
     )
     if samples.missing:
@@ -84,7 +73,7 @@ def fit(*, log: Path, output: Path, kind: str, features: str, epochs: int, seed:
 
 def _read(log: Path) -> Samples:
     """Read either kind of log."""
-    try:
+    with shown(ValueError), shown(OSError, by=partial(click.BadParameter, param_hint="LOG")):
         if log.name.endswith(_TABLES):
             from cachelb_lab.lodestar import read_lodestar
 
@@ -93,10 +82,6 @@ def _read(log: Path) -> Samples:
             from cachelb_lab.samples import samples_of
 
             samples = samples_of(read_records(log).decisions())
-    except OSError as error:
-        raise click.BadParameter(f"{log}: {error.strerror or error}", param_hint="LOG") from error
-    except ValueError as error:
-        raise click.ClickException(str(error)) from error
     if not len(samples):
         raise click.ClickException(f"{log} holds no request with a time to the first token")
     return samples

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cachelb import policies
+from cachelb.cli.errors import shown
 from cachelb.cli.options import COUNT, Command, option
 from cachelb.common.calls import split_list
 from cachelb.errors import CachelbError
-from cachelb_lab.cli.errors import shown
 from cachelb_lab.cli.progress import progress_bar
 from cachelb_lab.sim.contender import Contender
 from cachelb_lab.sim.experiments.compare import compare

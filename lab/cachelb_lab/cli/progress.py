@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
+from cachelb.cli.errors import shown
 from cachelb.errors import CachelbError
-from cachelb_lab.cli.errors import shown
 
 
 @contextmanager

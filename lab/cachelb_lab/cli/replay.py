@@ -6,14 +6,14 @@ import json
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from cachelb.cli.errors import shown
 from cachelb.cli.options import COUNT, FILE, NOT_NEGATIVE, POSITIVE, admission_option, json_option, option, parsed
-from cachelb_lab.cli.errors import shown
 from cachelb_lab.cli.options import policy_option, run, threads_option
-from cachelb_lab.cli.source import Source
+from cachelb_lab.cli.source import OF_SOURCE, Source
 from cachelb_lab.cli.table import print_comparison, print_worst, table_text
 from cachelb_lab.sim.experiments.comparison import Comparison
 from cachelb_lab.sim.experiments.sweep import Sweep
@@ -123,27 +123,17 @@ def replay(
     fleet: str,
     model: str,
     kv_tokens: int | None,
-    block_size: int | None,
     mfu: float,
-    rate: float | None,
-    count: int | None,
-    limit: int | None,
-    speed: float,
-    jitter: float,
     seed: int,
     seeds: int,
-    sweep: Sweep | None,
-    slo: Slo | None,
-    within: float | None,
     admission: AdmissionOptions | None,
     event_lag: float,
     scrape_interval: float,
-    gateways: int,
-    threads: int,
     explain: bool,
     export: Path | None,
     html: Path | None,
     as_json: bool,
+    **others: Any,  # noqa: ANN401 - those of `Source`, and of `compare`
 ) -> None:
     """Run WORKLOAD through policies on a simulated fleet of LLM engines.
 
@@ -154,7 +144,7 @@ def replay(
     that come as late as they do in a real fleet. Engines schedule and cache as vLLM does.
     Equal seeds give equal figures; only the time of decisions is that of this machine.
     """
-    source = Source(workload, block_size, rate=rate, count=count, limit=limit, speed=speed, jitter=jitter)
+    source = Source(workload, **{name: others.pop(name) for name in OF_SOURCE})
     with shown(ValueError, by=click.UsageError):
         workers = FleetSpec.parse(fleet, model=model, mfu=mfu, kv_tokens=kv_tokens, block_size=source.block_size)
         signals = Signals(event_lag_s=event_lag, scrape_interval_s=scrape_interval)
@@ -167,12 +157,8 @@ def replay(
         names,
         as_json=as_json,
         seeds=range(seed, seed + seeds),
-        sweep=sweep,
-        slo=slo,
-        within=within,
         signals=signals,
-        gateways=gateways,
-        threads=threads,
+        **others,
         **({} if admission is None else asdict(admission)),
     )
     if html is not None:

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 import click
 
+from cachelb.cli.errors import shown
 from cachelb.errors import TraceError, did_you_mean
-from cachelb_lab.cli.errors import shown
 from cachelb_lab.sim.workloads import WORKLOADS, Workload, build, read_workload
 
 _BLOCK_SIZE = 16
+OF_SOURCE = ("block_size", "rate", "count", "limit", "speed", "jitter")
+"""Options of a command that a source takes."""
 
 
+@dataclass
 class Source:
     """Builds the workload of a seed, from a generator or a file.
 
@@ -21,36 +25,31 @@ class Source:
     delays each arrival by up to that many seconds. Without `block_size`, the file's own or 16.
     """
 
-    def __init__(
-        self,
-        name: str,
-        block_size: int | None,
-        *,
-        rate: float | None,
-        count: int | None,
-        limit: int | None,
-        speed: float,
-        jitter: float,
-    ) -> None:
-        self._name = name
-        self._speed, self._jitter = speed, jitter
-        self._rate, self._count = rate, count
-        self._file: Workload | None = None
-        if name in WORKLOADS:
-            if limit is not None:
-                raise click.UsageError(f"--limit is for files; {name!r} is a generator, which takes --count")
-            self.block_size = _BLOCK_SIZE if block_size is None else block_size
+    name: str
+    block_size: int | None
+    rate: float | None
+    count: int | None
+    limit: int | None
+    speed: float
+    jitter: float
+    _file: Workload | None = None
+
+    def __post_init__(self) -> None:
+        if self.name in WORKLOADS:
+            if self.limit is not None:
+                raise click.UsageError(f"--limit is for files; {self.name!r} is a generator, which takes --count")
+            self.block_size = self.block_size or _BLOCK_SIZE
             return
-        for option, value in {"--rate": rate, "--count": count}.items():
-            if value is not None and Path(name).exists():
+        for option, value in {"--rate": self.rate, "--count": self.count}.items():
+            if value is not None and Path(self.name).exists():
                 raise click.UsageError(f"{option} is for generators; a file takes --speed and --limit")
-        self._file = _read(name, block_size, limit)
+        self._file = _read(self.name, self.block_size, self.limit)
         self.block_size = self._file.block_size
 
     @property
     def has_seeds(self) -> bool:
         """Return whether seeds make a difference."""
-        return self._file is None or self._jitter > 0
+        return self._file is None or self.jitter > 0
 
     def __call__(self, seed: int, *, rate: float | None = None) -> Workload:
         """Return the workload of a seed. `rate` replaces the generator's own; for a file it is a usage error."""
@@ -59,15 +58,16 @@ class Source:
 
     def _requests(self, seed: int, rate: float | None) -> Workload:
         if self._file is None:
-            rate = self._rate if rate is None else rate
-            workload = build(self._name, seed=seed, rate=rate, count=self._count, block_size=self.block_size)
+            rate = self.rate if rate is None else rate
+            size = self.block_size or _BLOCK_SIZE
+            workload = build(self.name, seed=seed, rate=rate, count=self.count, block_size=size)
         elif rate is None:
             workload = self._file
         else:
             raise ValueError("rate can be swept of generators only; sweep speed, which divides arrival times")
-        if self._speed != 1:
-            workload = workload.speed_up(self._speed)
-        return workload.jitter(self._jitter, seed) if self._jitter else workload
+        if self.speed != 1:
+            workload = workload.speed_up(self.speed)
+        return workload.jitter(self.jitter, seed) if self.jitter else workload
 
 
 def _read(name: str, block_size: int | None, limit: int | None) -> Workload:

@@ -20,9 +20,9 @@ POSITIVE = click.FloatRange(min=0, min_open=True)
 FILE = click.Path(path_type=Path, dir_okay=False)
 
 
-def option(name: str, default: object, kind: click.ParamType[Any], text: str) -> Callable[[Command], Command]:
-    """Make an option whose help shows its default, if it has one."""
-    return click.option(name, type=kind, default=default, show_default=default is not None, help=text)
+def option(names: str, default: object, kind: click.ParamType[Any], text: str) -> Callable[[Command], Command]:
+    """Make an option whose help shows its default, if it has one; behind its name may stand that of the parameter."""
+    return click.option(*names.split(), type=kind, default=default, show_default=default is not None, help=text)
 
 
 def parsed(parse: Callable[[str], object]) -> Callable[[click.Context, click.Parameter, str | None], object]:

@@ -16,8 +16,11 @@ SCHEMA = 2
 FIRST = COMPARED[0]
 """The figure that tables of groups show."""
 
-HEADS = ("within 3 %", "good", "hits", "preempted", "unserved")
-"""Columns of the first table behind the ratios."""
+HEADS = (
+    *("policy", *(figure.title for figure in COMPARED)),
+    *("within 3 %", "good", "hits", "preempted", "unserved"),
+)
+"""Columns of the table of all cells."""
 
 _LARGE = 100.0
 _PLACE = ("trace", "fleet", "load", "realism", "seed")
@@ -34,14 +37,15 @@ def ratio_text(ratio: Ratio | None) -> str:
     return "-" if ratio is None else f"{_number(ratio.mean)} ({_number(ratio.worst)})"
 
 
-def rest_texts(score: Score) -> tuple[str, ...]:
-    """Write the columns of `HEADS` behind the ratios; a star stands where another policy served more."""
-    shares = (score.near, score.good_share, score.hit_rate)
-    return (
-        *("-" if share is None else f"{share:.0%}" for share in shares),
-        f"{score.preempted:.1%}",
-        f"{score.unserved:,}{'*' if score.behind else ''}",
-    )
+def policy_rows(standings: Standings) -> Iterator[list[str]]:
+    """Write the rows of the table of all cells; a star stands where another policy served more."""
+    for score in standings.scores():
+        shares = (score.near, score.good_share, score.hit_rate)
+        yield [
+            *(score.policy, *(ratio_text(score.figures[figure.name]) for figure in COMPARED)),
+            *("-" if share is None else f"{share:.0%}" for share in shares),
+            *(f"{score.preempted:.1%}", f"{score.unserved:,}{'*' if score.behind else ''}"),
+        ]
 
 
 def legend(standings: Standings) -> list[str]:
@@ -79,15 +83,10 @@ def markdown(standings: Standings) -> str:
         | b | 2.50 | - | - | 0.5 | - | - |
     """
     lines = [*(f"{line}  " for line in legend(standings)), ""]
-    scores = standings.scores()
-    cells = [
-        [score.policy, *(ratio_text(score.figures[figure.name]) for figure in COMPARED), *rest_texts(score)]
-        for score in scores
-    ]
-    lines += _table(["policy", *(figure.title for figure in COMPARED), *HEADS], cells)
+    lines += _table(HEADS, list(policy_rows(standings)))
     for by, groups, table in group_tables(standings):
         lines += ["", f"{FIRST.title} by {by}", "", *_table(["policy", *groups], table)]
-    worst = [[score.policy, *_place(score.figures[FIRST.name])] for score in scores]
+    worst = [[score.policy, *_place(score.figures[FIRST.name])] for score in standings.scores()]
     lines += ["", f"Worst cell of {FIRST.title}", "", *_table(["policy", "ratio", *_PLACE], worst)]
     return "\n".join(lines) + "\n"
 

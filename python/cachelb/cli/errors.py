@@ -17,7 +17,11 @@ def shown(*errors: type[Exception], by: Callable[[str], click.ClickException] = 
     try:
         yield
     except errors as error:
-        text = str(error)
-        if isinstance(error, OSError) and error.filename is not None:
-            text = f"{error.filename}: {error.strerror}"
-        raise by(text) from error
+        raise by(message(error)) from error
+
+
+def message(error: Exception) -> str:
+    """Describe an error in one line."""
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror if error.filename is None else f"{error.filename}: {error.strerror}"
+    return str(error)

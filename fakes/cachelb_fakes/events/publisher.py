@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
-import queue
-import socket
 import struct
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, Self
 
 import zmq
 
@@ -19,13 +17,11 @@ from cachelb.common.arguments import whole
 from cachelb.events.endpoints import Endpoint
 from cachelb.events.zmq.sockets import REQUEST_BYTES, make_socket
 from cachelb_fakes.events.messages import Form, encode_batch
+from cachelb_fakes.loop_thread import LoopThread
 from cachelb_fakes.sockets import TcpAddress
-
-_T = TypeVar("_T")
 
 _SEQ: Final = struct.Struct(">q")
 _END: Final = b"\xff" * 8
-_DEADLINE_S: Final = 30.0
 _REQUEST_FRAMES: Final = 3
 _QUEUE: Final = 1000  # of an engine, which leaves ZeroMQ's own
 
@@ -85,13 +81,10 @@ class EventPublisher:
         self._held: list[list[bytes]] | None = None
         self._subscribers = 0
         self._changed = threading.Condition()
-        self._commands: queue.SimpleQueue[Callable[[], object]] = queue.SimpleQueue()
-        self._waker, self._woken = socket.socketpair()
         self._context: zmq.Context[zmq.Socket[bytes]] | None = None
         self._pub: zmq.Socket[bytes] | None = None
         self._router: zmq.Socket[bytes] | None = None
-        self._ended = False
-        self._thread = threading.Thread(target=self._work, name="cachelb-event-publisher", daemon=True)
+        self._thread: LoopThread | None = None
 
     # --- life ---
 
@@ -104,20 +97,18 @@ class EventPublisher:
 
     def open(self) -> None:
         """Begin, as a context manager does."""
-        self._thread.start()
+        self._thread = LoopThread("cachelb-event-publisher")
         self.start()
 
     def close(self) -> None:
         """Stop for good; no thread or socket is left. Idempotent."""
-        if self._thread.is_alive():
+        if self._thread is not None:
             self.stop()
-            self._submit(self._end)
-            self._thread.join(_DEADLINE_S)
+            self._thread.stop()
+            self._thread = None
         for address in self._addresses:
             if address is not None:
                 address.release()
-        self._waker.close()
-        self._woken.close()
 
     def stop(self) -> None:
         """Close every connection. Messages published meanwhile only go to the buffer."""
@@ -250,42 +241,23 @@ class EventPublisher:
     # --- in the thread ---
 
     def _submit(self, command: Callable[[], object]) -> None:
-        self._commands.put(command)
-        with contextlib.suppress(OSError):
-            self._waker.send(b"\0")
+        if self._thread is not None:
+            self._thread.post(self._do, command)
 
-    def _call(self, function: Callable[[], _T]) -> _T:
-        done: Future[_T] = Future()
+    def _call(self, command: Callable[[], object]) -> None:
+        if self._thread is not None:
+            self._thread.call(self._do, command)
 
-        def called() -> None:
-            try:
-                done.set_result(function())
-            except BaseException as error:  # noqa: BLE001 - it belongs to the caller
-                done.set_exception(error)
+    def _do(self, command: Callable[[], object]) -> None:
+        command()
+        self._read()
 
-        self._submit(called)
-        return done.result(_DEADLINE_S)
-
-    def _work(self) -> None:
-        while not self._ended:
-            poller = zmq.Poller()
-            poller.register(self._woken.fileno(), zmq.POLLIN)
-            for each in (self._pub, self._router):
-                if each is not None:
-                    poller.register(each, zmq.POLLIN)
-            ready = dict(poller.poll())
-            if self._pub in ready:
-                self._read_subscriptions()
-            if self._router in ready:
-                self._read_requests()
-            if self._woken.fileno() in ready:
-                self._woken.recv(4096)
-                with contextlib.suppress(queue.Empty):
-                    while True:
-                        self._commands.get_nowait()()
-
-    def _end(self) -> None:
-        self._ended = True
+    def _read(self) -> None:
+        """Read all there is: a socket that is ready shows it once, and not again behind a send."""
+        if self._pub is not None:
+            self._read_subscriptions(self._pub)
+        if self._router is not None:
+            self._read_requests(self._router)
 
     def _open_sockets(self) -> None:
         if self._context is not None:
@@ -306,12 +278,17 @@ class EventPublisher:
 
     def _socket(self, kind: int) -> zmq.Socket[bytes]:
         assert self._context is not None
-        return make_socket(self._context, kind, receives=64, sends=_QUEUE, most_bytes=REQUEST_BYTES)
+        made = make_socket(self._context, kind, receives=64, sends=_QUEUE, most_bytes=REQUEST_BYTES)
+        asyncio.get_running_loop().add_reader(made.fileno(), self._read)
+        return made
 
     def _close_sockets(self) -> None:
-        context, self._context, self._pub, self._router = self._context, None, None, None
-        if context is not None:
-            context.destroy(0)  # returns when the ports are free
+        for each in (self._pub, self._router):
+            if each is not None:
+                asyncio.get_running_loop().remove_reader(each.fileno())
+        if self._context is not None:
+            self._context.destroy(0)  # returns when the ports are free
+        self._context = self._pub = self._router = None
         self._note(subscribers=0)
 
     def _publish(self, seq: int, payload: bytes) -> None:
@@ -328,18 +305,16 @@ class EventPublisher:
         if self._pub is not None:
             self._pub.send_multipart(frames)
 
-    def _read_subscriptions(self) -> None:
-        assert self._pub is not None
+    def _read_subscriptions(self, pub: zmq.Socket[bytes]) -> None:
         with contextlib.suppress(zmq.Again):
             while True:
-                sign = self._pub.recv(zmq.NOBLOCK)[:1]
+                sign = pub.recv(zmq.NOBLOCK)[:1]
                 self._note(subscribers=self._subscribers + (1 if sign == b"\1" else -1))
 
-    def _read_requests(self) -> None:
-        assert self._router is not None
+    def _read_requests(self, router: zmq.Socket[bytes]) -> None:
         with contextlib.suppress(zmq.Again):
             while True:
-                request = self._router.recv_multipart(zmq.NOBLOCK)
+                request = router.recv_multipart(zmq.NOBLOCK)
                 if len(request) != _REQUEST_FRAMES or len(request[2]) != _SEQ.size:
                     continue
                 self._note(request=_SEQ.unpack(request[2])[0])

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, Self
 
 from cachelb.common.arguments import whole
 from cachelb_fakes.fleet.faults import Failing, Fault, FaultRates
-from cachelb_fakes.fleet.loop_thread import LoopThread
 from cachelb_fakes.fleet.options import EngineKind, WorkerOptions
 from cachelb_fakes.fleet.replica import Replica, Shared
 from cachelb_fakes.fleet.worker import FakeWorker
+from cachelb_fakes.loop_thread import LoopThread
 from cachelb_fakes.sockets import TcpAddress, UnixAddress
 
 if TYPE_CHECKING:

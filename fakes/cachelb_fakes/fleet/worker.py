@@ -6,8 +6,8 @@ import copy
 
 from cachelb_fakes.fleet.counts import Counts, SeenRequest
 from cachelb_fakes.fleet.faults import Failing, Fault, FaultRates
-from cachelb_fakes.fleet.loop_thread import LoopThread
 from cachelb_fakes.fleet.replica import Replica
+from cachelb_fakes.loop_thread import LoopThread
 
 
 class FakeWorker(Failing):

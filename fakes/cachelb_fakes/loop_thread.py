@@ -29,6 +29,10 @@ class LoopThread(TaskThread):
             raise RuntimeError("the fleet is closed")
         return self.run(coroutine).result(_DEADLINE_S)
 
+    def post(self, function: Callable[..., object], *args: object) -> None:
+        """Call a function in the thread, in its turn and without waiting for it."""
+        self._loop.call_soon_threadsafe(function, *args)
+
     def call(self, function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
         """Call a function in the thread and wait for its result.
 

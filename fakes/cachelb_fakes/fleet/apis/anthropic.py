@@ -47,9 +47,7 @@ class Messages(Dialect):
 
     def whole(self, call: Call, answer: Answer, kv_params: dict[str, Any] | None) -> dict[str, Any]:
         """Return the answer in one piece."""
-        block = {"type": "text", "text": answer.text}
-        if call.tool is not None:
-            block = _call_block(call, json.loads(answer.text))
+        block = _call_block(call, json.loads(answer.text)) if call.tool else {"type": "text", "text": answer.text}
         page = _message(call, [block]) | {"stop_reason": _reason(call), "usage": _usage(call)}
         return page if kv_params is None else page | {"kv_transfer_params": kv_params}
 
@@ -201,11 +199,5 @@ def _reason(call: Call) -> str:
 
 def _usage(call: Call) -> dict[str, int]:
     """Return the usage of a finished request: the cached tokens of the prompt are not among its input tokens."""
-    prompt, job = len(call.job.tokens), call.job
-    if not call.reports_cached:
-        return {"input_tokens": prompt, "output_tokens": job.max_tokens}
-    return {
-        "input_tokens": prompt - job.cached_tokens,
-        "output_tokens": job.max_tokens,
-        "cache_read_input_tokens": job.cached_tokens,
-    }
+    job, cached = call.job, {"cache_read_input_tokens": call.job.cached_tokens} if call.reports_cached else {}
+    return {"input_tokens": len(job.tokens) - sum(cached.values()), "output_tokens": job.max_tokens, **cached}

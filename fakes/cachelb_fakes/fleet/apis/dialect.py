@@ -52,6 +52,10 @@ class Dialect(ABC):
     def closing(self, call: Call, answer: Answer) -> str:
         """Return the end of the stream."""
 
+    def _head(self, call: Call, kind: str) -> dict[str, Any]:
+        """Return what answers of the OpenAI API begin with."""
+        return {"id": call.request_id, "object": kind, "created": self._created, "model": call.model}
+
     @staticmethod
     def error(error: RejectedError) -> dict[str, Any]:
         """Return the answer to what is refused."""

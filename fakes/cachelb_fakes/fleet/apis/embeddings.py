@@ -44,18 +44,10 @@ class Embeddings(Dialect):
 
     def whole(self, call: Call, answer: Answer, kv_params: dict[str, Any] | None) -> dict[str, Any]:  # noqa: ARG002 - no text
         """Return the vectors."""
-        tokens = len(call.job.tokens)
-        return {
-            "id": call.request_id,
-            "object": "list",
-            "created": self._created,
-            "model": call.model,
-            "data": [
-                {"object": "embedding", "index": place, "embedding": self._vector(each)}
-                for place, each in enumerate(self._inputs)
-            ],
-            "usage": {"prompt_tokens": tokens, "total_tokens": tokens, "completion_tokens": 0},
-        }
+        tokens, vectors = len(call.job.tokens), enumerate(map(self._vector, self._inputs))
+        data = [{"object": "embedding", "index": place, "embedding": vector} for place, vector in vectors]
+        usage = {"prompt_tokens": tokens, "total_tokens": tokens, "completion_tokens": 0}
+        return self._head(call, "list") | {"data": data, "usage": usage}
 
     def _vector(self, tokens: npt.NDArray[np.uint32]) -> list[float] | str:
         """Draw a vector of length 1 with the tokens as its seed."""

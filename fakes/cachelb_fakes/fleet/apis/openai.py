@@ -49,18 +49,10 @@ class _OpenAi(Dialect):
     def whole(self, call: Call, answer: Answer, kv_params: dict[str, Any] | None) -> dict[str, Any]:
         """Return the answer in one piece."""
         choice: dict[str, Any] = {"index": 0, "logprobs": None, "finish_reason": _reason(call), "stop_reason": None}
-        page: dict[str, Any] = {
-            "id": call.request_id,
-            "object": self._object,
-            "created": self._created,
-            "model": call.model,
-            "choices": [choice],
-            "usage": usage_of(call),
-            "kv_transfer_params": kv_params,
-        }
         if call.return_token_ids:
             choice["token_ids"] = answer.ids
-        return page
+        more = {"choices": [choice], "usage": usage_of(call), "kv_transfer_params": kv_params}
+        return self._head(call, self._object) | more
 
     def closing(self, call: Call, answer: Answer) -> str:  # noqa: ARG002 - other APIs repeat the answer here
         """Return the end of the stream."""
@@ -68,14 +60,7 @@ class _OpenAi(Dialect):
         return f"{usage}data: [DONE]\n\n"
 
     def _event(self, call: Call, choices: list[dict[str, Any]], **more: object) -> str:
-        page = {
-            "id": call.request_id,
-            "object": self._chunk,
-            "created": self._created,
-            "model": call.model,
-            "choices": choices,
-        }
-        return f"data: {json.dumps({**page, **more})}\n\n"
+        return f"data: {json.dumps({**self._head(call, self._chunk), 'choices': choices, **more})}\n\n"
 
     def _choices(self, call: Call, answer: Answer, interval: int) -> Iterator[tuple[str, dict[str, Any], int]]:
         """Return the text of every event, its choice and its tokens."""
@@ -172,8 +157,7 @@ def encode_messages(body: dict[str, Any]) -> npt.NDArray[np.uint32]:
 
 def usage_of(call: Call) -> dict[str, Any]:
     """Return the usage of a finished request."""
-    job = call.job
-    prompt = len(job.tokens)
+    job, prompt = call.job, len(call.job.tokens)
     return {
         "prompt_tokens": prompt,
         "completion_tokens": job.max_tokens,

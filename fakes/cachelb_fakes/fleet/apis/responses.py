@@ -75,26 +75,22 @@ class Responses(Dialect):
         page = self._page(call, "in_progress", [])
         yield self._event("response.created", response=page), 0
         yield self._event("response.in_progress", response=page), 0
-        opening = _item(call, "") | {"status": "in_progress"}
-        part = {}
-        if call.tool is None:
-            opening["content"] = []
-            part = {"content_index": 0}
+        is_text = call.tool is None
+        opening = _item(call, "") | {"status": "in_progress"} | ({"content": []} if is_text else {})
         yield self._event("response.output_item.added", output_index=0, item=opening), 0
-        place = {"item_id": opening["id"], "output_index": 0, **part}
-        if call.tool is None:
+        place = _place(call, opening)
+        if is_text:
             yield self._event("response.content_part.added", **place, part=_text("")), 0
-        kind = "response.output_text.delta" if call.tool is None else "response.function_call_arguments.delta"
-        more: dict[str, Any] = {"logprobs": []} if call.tool is None else {}
+        kind = "response.output_text.delta" if is_text else "response.function_call_arguments.delta"
+        more: dict[str, Any] = {"logprobs": []} if is_text else {}
         for text, ids in answer.parts(interval):
             yield self._event(kind, **place, delta=text, **more), len(ids)
 
     def closing(self, call: Call, answer: Answer) -> str:
         """Return the end of the stream."""
         item = _item(call, answer.text)
-        place = {"item_id": item["id"], "output_index": 0}
+        place = _place(call, item)
         if call.tool is None:
-            place["content_index"] = 0
             ended = self._event("response.output_text.done", **place, text=answer.text, logprobs=[])
             ended += self._event("response.content_part.done", **place, part=_text(answer.text))
         else:
@@ -220,18 +216,16 @@ def _called(body: dict[str, Any], functions: list[dict[str, Any]], messages: lis
 
 def _item(call: Call, text: str) -> dict[str, Any]:
     """Return the only item of an answer."""
-    number = call.request_id.removeprefix("resp_")
+    number, ended = call.request_id.removeprefix("resp_"), {"status": "completed"}
     if call.tool is None:
-        content = [_text(text)]
-        return {
-            "id": f"msg_{number}",
-            "type": "message",
-            "role": "assistant",
-            "status": "completed",
-            "content": content,
-        }
-    made = {"name": call.tool.name, "arguments": text, "status": "completed"}
+        return {"id": f"msg_{number}", "type": "message", "role": "assistant", **ended, "content": [_text(text)]}
+    made = {"name": call.tool.name, "arguments": text, **ended}
     return {"id": f"fc_{number}", "type": "function_call", "call_id": call_id(call), **made}
+
+
+def _place(call: Call, item: dict[str, Any]) -> dict[str, Any]:
+    """Return the place in the answer of a text or of arguments."""
+    return {"item_id": item["id"], "output_index": 0} | ({"content_index": 0} if call.tool is None else {})
 
 
 def _text(text: str) -> dict[str, Any]:

@@ -39,13 +39,8 @@ _MOST_RUNS = 65_536
 _WORKLOAD_SETTINGS = ("speed", "rate")
 _FLEET_SETTINGS = ("mfu", "kv_tokens")
 _SIGNAL_SETTINGS = (
-    "event_lag_s",
-    "scrape_interval_s",
-    "report_lag_s",
-    "net_delay_s",
-    "first_token_delay_s",
-    "sharing_lag_s",
-    "decision_s",
+    *("event_lag_s", "scrape_interval_s", "report_lag_s", "net_delay_s"),
+    *("first_token_delay_s", "sharing_lag_s", "decision_s"),
 )
 RUN_SETTINGS = (*_WORKLOAD_SETTINGS, *_FLEET_SETTINGS, *_SIGNAL_SETTINGS, "gateways")
 """Settings that a sweep can change beside options of the router and of policies."""
@@ -171,19 +166,18 @@ class _Setup:
             return replace(self, options={**self.options, name: value})
         if isinstance(value, str) or value is None:
             raise TypeError(f"{name} must be a number, got {value!r}")
+        change: dict[str, Any] = {name: value}
         if name == "rate" and isinstance(self.source, Workload):
             raise ValueError("rate can be swept of generated workloads only; sweep speed, which divides arrival times")
         if name in _WORKLOAD_SETTINGS:
             if not 0 < value < float("inf"):
                 raise ValueError(f"{name} must be positive, got {value}")
-            changes: dict[str, Any] = {name: value}
-            return replace(self, **changes)
+            return replace(self, **change)
         if name in _FLEET_SETTINGS:
             workers = tuple(_changed(worker, name, value) for worker in self.fleet)
             return replace(self, fleet=FleetSpec(workers))
         if name in _SIGNAL_SETTINGS:
-            late: dict[str, Any] = {name: value}
-            return replace(self, signals=replace(self.signals, **late))
+            return replace(self, signals=replace(self.signals, **change))
         return replace(self, gateways=_whole(name, value))
 
     def check(self, policy: PolicySource) -> None:

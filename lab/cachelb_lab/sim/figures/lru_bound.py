@@ -12,6 +12,7 @@ lack together move together: those of one branch of the tree that the prompts fo
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -131,16 +132,10 @@ class _Branches:
 
 def _common(one: npt.NDArray[np.uint64], other: npt.NDArray[np.uint64]) -> int:
     """Return how many hashes two chains share; they share the first."""
-    same, differ = 1, min(len(one), len(other)) + 1
-    if one[differ - 2] == other[differ - 2]:
-        return differ - 1
-    while same + 1 < differ:
-        middle = (same + differ) // 2
-        if one[middle - 1] == other[middle - 1]:
-            same = middle
-        else:
-            differ = middle
-    return same
+    shortest = min(len(one), len(other))
+    if one[shortest - 1] == other[shortest - 1]:
+        return shortest
+    return bisect_left(range(shortest), True, key=lambda at: bool(one[at] != other[at]))  # noqa: FBT003 - what is searched
 
 
 class _Newer:

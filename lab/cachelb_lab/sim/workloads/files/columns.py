@@ -45,15 +45,9 @@ def gather(
     values: npt.NDArray[_Unsigned], offsets: npt.NDArray[np.uint64], rows: npt.NDArray[np.int64]
 ) -> tuple[npt.NDArray[_Unsigned], npt.NDArray[np.uint64]]:
     """Return the values of some rows, and their offsets."""
-    begins, ends = offsets[:-1][rows].astype(np.int64), offsets[1:][rows].astype(np.int64)
-    counts = ends - begins
-    new = np.concatenate([[0], np.cumsum(counts)])
-    if not len(values):
-        return values, new.astype(np.uint64)
-    out = np.empty(int(new[-1]), dtype=values.dtype)
-    for at, begin, end, count in zip(new.tolist(), begins.tolist(), ends.tolist(), counts.tolist(), strict=False):
-        out[at : at + count] = values[begin:end]
-    return out, new.astype(np.uint64)
+    begins, ends = offsets[:-1][rows].tolist(), offsets[1:][rows].tolist()
+    parts: list[npt.NDArray[_Unsigned]] = [values[begin:end] for begin, end in zip(begins, ends, strict=True)]
+    return np.concatenate([values[:0], *parts]), np.cumsum([0, *map(len, parts)]).astype(np.uint64)
 
 
 def joined_offsets(offsets: Sequence[npt.NDArray[np.uint64]]) -> npt.NDArray[np.uint64]:

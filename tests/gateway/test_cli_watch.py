@@ -120,7 +120,7 @@ def test_80_columns_have_the_whole_name_of_each_worker(names: list[str], shown: 
     figures = read_page(generate_latest(registry))
     assert figures is not None
     out = Console(width=80, file=io.StringIO(), record=True)
-    out.print(_drawn(_Look(figures, None, None)))
+    out.print(_drawn(_Look(figures, None, None), out))
     text = out.export_text()
     assert all(len(line.rstrip()) <= 80 for line in text.splitlines())
     table, _, caption = text.partition(" MB\n")[2].partition("no room here for ")

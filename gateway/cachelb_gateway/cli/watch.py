@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import time
+from collections import defaultdict
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -25,9 +26,9 @@ from cachelb.sources.http import PageError, metrics_address
 from cachelb_gateway.page import Figures, SharingFigures, WorkerFigures, read_page, seconds_within, shares
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+    from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
-    from rich.console import Console, ConsoleOptions, RenderableType
+    from rich.console import Console, RenderableType
 
     from cachelb.sources.http import Address
     from cachelb.sources.pages import PageClient
@@ -170,13 +171,13 @@ async def _print_tables(looks: AsyncIterator[_Look]) -> None:
     out = console()
     if not out.is_terminal:
         async for look in looks:
-            out.print(_drawn(look))
+            out.print(_drawn(look, out))
         return
     shown: RenderableType = Text("")
     with Live(console=out, auto_refresh=False) as live:
         async for look in looks:
             # A page that cannot be fetched leaves the last figures on the screen, with the problem above them.
-            shown = _drawn(look) if look.figures is not None else Group(_problem(look), *_last(shown))
+            shown = _drawn(look, out) if look.figures is not None else Group(_problem(look), *_last(shown))
             live.update(shown, refresh=True)
 
 
@@ -187,10 +188,11 @@ def _last(shown: RenderableType) -> list[RenderableType]:
     return [shown]
 
 
-def _drawn(look: _Look) -> RenderableType:
+def _drawn(look: _Look, out: Console) -> RenderableType:
     if look.figures is None:
         return _problem(look)
-    parts: list[RenderableType] = [_summary(look, look.figures), _Workers(look.figures)]
+    table = fitted(out, partial(_workers, look.figures.workers), _LEAST)
+    parts: list[RenderableType] = [_summary(look, look.figures), table]
     sharing = look.figures.sharing
     if sharing is not None:
         parts.append(Text(printable(_shared(look, sharing))))
@@ -211,12 +213,10 @@ def _summary(look: _Look, figures: Figures) -> Text:
         f"{figures.decided:,.0f} decisions{rate}, {totals.get('open_requests', 0):,.0f} open, "
         f"{totals.get('no_worker', 0):,.0f} without a worker, {totals.get('abandoned', 0):,.0f} abandoned"
     )
-    lines = [
-        counts,
-        _listed("reasons", _by_reason(figures)),
-        _listed("ended", figures.requests),
-        _funnel(figures),
-    ]
+    reasons: defaultdict[str, float] = defaultdict(float)
+    for (_, reason), count in figures.decisions.items():
+        reasons[reason] += count
+    lines = [counts, _listed("reasons", reasons), _listed("ended", figures.requests), _funnel(figures)]
     half, most = (figures.select_seconds(share) for share in (0.5, 0.99))
     if half is not None and most is not None:
         lines.append(f"selection: half within {half * _MICRO:,.0f} us, 99 % within {most * _MICRO:,.0f} us")
@@ -229,13 +229,6 @@ def _summary(look: _Look, figures: Figures) -> Text:
         lines.append(f"shadow {policy}: agrees {share}")
     lines.append(f"index {totals.get('index_bytes', 0) / _MEGABYTE:,.1f} MB")
     return Text("\n".join(printable(line) for line in lines if line))
-
-
-def _by_reason(figures: Figures) -> dict[str, float]:
-    counts: dict[str, float] = {}
-    for (_, reason), count in figures.decisions.items():
-        counts[reason] = counts.get(reason, 0) + count
-    return counts
 
 
 def _listed(name: str, counts: dict[str, float]) -> str:
@@ -252,26 +245,18 @@ def _funnel(figures: Figures) -> str:
     return f"tokens: prompt {steps[0]:,.0f} -> best {best} -> selected {selected} -> engine {cached}"
 
 
-class _Workers:
-    """A row per worker. Where names of workers are cut, the least columns leave first."""
-
-    def __init__(self, figures: Figures) -> None:
-        self._workers = figures.workers
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
-        yield fitted(console, self._table, _LEAST)
-
-    def _table(self, hidden: Sequence[str]) -> Table:
-        table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, caption_justify="left")
-        table.add_column("worker", overflow="fold")
-        columns = {name: cell for name, cell in _COLUMNS.items() if name not in hidden}
-        for header in columns:
-            table.add_column(header, justify="left" if header == "state" else "right", no_wrap=True)
-        for worker in self._workers:
-            rank = f"#{worker.dp_rank}" if worker.dp_rank else ""
-            cells = (printable(worker.worker + rank), *(cell(worker) for cell in columns.values()))
-            table.add_row(*map(Text, cells), style=None if worker.state == "ready" else "yellow")
-        return table
+def _workers(workers: Sequence[WorkerFigures], hidden: Sequence[str]) -> Table:
+    """Build the table with a row per worker. Where names of workers are cut, the least columns leave first."""
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, caption_justify="left")
+    table.add_column("worker", overflow="fold")
+    columns = {name: cell for name, cell in _COLUMNS.items() if name not in hidden}
+    for header in columns:
+        table.add_column(header, justify="left" if header == "state" else "right", no_wrap=True)
+    for worker in workers:
+        rank = f"#{worker.dp_rank}" if worker.dp_rank else ""
+        cells = (printable(worker.worker + rank), *(cell(worker) for cell in columns.values()))
+        table.add_row(*map(Text, cells), style=None if worker.state == "ready" else "yellow")
+    return table
 
 
 def _shared(look: _Look, sharing: SharingFigures) -> str:

@@ -30,6 +30,12 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("cachelb.ext_proc")
 
+_OF_PICKER = (
+    *("large_bodies", "max_streams", "body_timeout_s", "idle_timeout_s", "stream_timeout_s", "policy_timeout_s"),
+    *("fallbacks", "shed_inflight", "admission", "rewrite_model", "expose_headers", "conformance"),
+)
+"""Options that are those of `EndpointPicker`, by the same names."""
+
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     """Read the command line."""
@@ -96,20 +102,9 @@ def _picker(router: Router[str], options: argparse.Namespace) -> EndpointPicker[
     return EndpointPicker(
         router,
         max_body_bytes=int(options.max_body_mb * (1 << 20)),
-        large_bodies=options.large_bodies,
         max_held_bytes=int(options.max_held_mb * (1 << 20)),
-        max_streams=options.max_streams,
-        body_timeout_s=options.body_timeout_s,
-        idle_timeout_s=options.idle_timeout_s,
-        stream_timeout_s=options.stream_timeout_s,
-        policy_timeout_s=options.policy_timeout_s,
-        fallbacks=options.fallbacks,
         priorities=dict(options.priority),
-        shed_inflight=options.shed_inflight,
-        admission=options.admission,
-        rewrite_model=options.rewrite_model,
-        expose_headers=options.expose_headers,
-        conformance=options.conformance,
+        **{name: getattr(options, name) for name in _OF_PICKER},
     )
 
 

@@ -180,43 +180,35 @@ class RouterGateway:
         reason = self.reasons.index(decision.reason)
         return self._position[decision.worker], self._next, decision.matched_tokens, reason
 
+    def _decision(self, ticket: int, now: float, *, is_over: bool = True) -> Decision[str]:
+        self._now = now
+        return self._open.pop(ticket) if is_over else self._open[ticket]
+
     def first_token(self, ticket: int, now: float) -> None:
         """Report to the decision."""
-        self._now = now
-        self._open[ticket].on_first_token()
+        self._decision(ticket, now, is_over=False).on_first_token()
 
     def tokens(self, ticket: int, count: int, now: float) -> None:
         """Report to the decision."""
-        self._now = now
-        self._open[ticket].on_tokens(count)
+        self._decision(ticket, now, is_over=False).on_tokens(count)
 
     def finished(self, ticket: int, cached_tokens: int | None, now: float) -> None:
         """Report to the decision."""
-        self._now = now
-        self._open.pop(ticket).on_complete(cached_tokens=cached_tokens)
+        self._decision(ticket, now).on_complete(cached_tokens=cached_tokens)
 
     def failed(self, ticket: int, now: float) -> None:
         """Report to the decision."""
-        self._now = now
-        self._open.pop(ticket).on_error(ConnectionError("the simulated worker failed"))
+        self._decision(ticket, now).on_error(ConnectionError("the simulated worker failed"))
 
     def cancelled(self, ticket: int, now: float) -> None:
         """Report to the decision."""
-        self._now = now
-        self._open.pop(ticket).cancel()
+        self._decision(ticket, now).cancel()
 
     def report(self, worker: int, load: tuple[int, int, int | None, float], at: float, now: float) -> None:
         """Report to the router."""
         self._now = now
-        running, waiting, queued_tokens, kv_usage = load
-        self.router.load_sink.update_load(
-            self._names[worker],
-            running=running,
-            waiting=waiting,
-            queued_tokens=queued_tokens,
-            kv_usage=kv_usage,
-            age_s=now - at,
-        )
+        figures: dict[str, Any] = dict(zip(("running", "waiting", "queued_tokens", "kv_usage"), load, strict=True))
+        self.router.load_sink.update_load(self._names[worker], **figures, age_s=now - at)
 
     def changed(self, worker: int, changes: list[tuple[Any, ...]], now: float) -> None:
         """Events name blocks by tokens, which a workload does not have: the router goes by its placements."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from itertools import product
 from typing import Any
 
@@ -65,14 +65,9 @@ class Cell:
         Returns:
             JSON values.
         """
-        return {
+        return {each.name: getattr(self, each.name) for each in fields(self)} | {
             "trace": self.trace.label,
-            "part": self.part,
-            "fleet": self.fleet,
-            "model": self.model,
-            "load": self.load,
             "realism": self.realism.name,
-            "seed": self.seed,
         }
 
     def workers(self, block_size: int) -> FleetSpec:

@@ -94,13 +94,8 @@ class Trace:
     @property
     def label(self) -> str:
         """Return its name in tables: without the folder and the suffix of a file."""
-        options = dict(self.options)
-        if self.copies > 1:
-            options["copies"] = self.copies
-        if self.loop != LOOPS[0]:
-            options["loop"] = self.loop
-        if self.jitter:
-            options["jitter"] = self.jitter
+        own = {"copies": (self.copies, 1), "loop": (self.loop, LOOPS[0]), "jitter": (self.jitter, 0.0)}
+        options = dict(self.options) | {key: value for key, (value, usual) in own.items() if value != usual}
         name = self.source if self.source in WORKLOADS else Path(self.source).name.split(".")[0]
         return str(Call(name, options))
 

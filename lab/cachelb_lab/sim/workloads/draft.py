@@ -104,10 +104,7 @@ class Draft:
         self._next = int(mix(np.array([salt], dtype=np.uint64))[0])
         self._pieces, self._tokens = array("Q"), array("q")
         self._rows = array("q")  # where the pieces of each row begin
-        self._arrival_s, self._think_s = array("d"), array("d")
-        self._parent = array("q")
-        self._prompt, self._output = array("q"), array("q")
-        self._session: list[str] = []
+        self._requests: list[tuple[float, int, float, int, int, str]] = []
         self._known_answers = False
 
     def __len__(self) -> int:
@@ -177,12 +174,7 @@ class Draft:
             answer = Piece(0, _length("answer", answer))
         self._pieces.append(answer.name)
         self._tokens.append(answer.tokens)
-        self._prompt.append(tokens)
-        self._output.append(answer.tokens)
-        self._arrival_s.append(arrival_s)
-        self._parent.append(parent)
-        self._think_s.append(round(think_s, 3))
-        self._session.append(session)
+        self._requests.append((arrival_s, parent, round(think_s, 3), tokens, answer.tokens, session))
         return row
 
     def ask(self, prompt: Iterable[Piece], question_tokens: float, output_tokens: float, **options: Any) -> int:  # noqa: ANN401 - those of `request`
@@ -206,13 +198,12 @@ class Draft:
         Returns:
             The workload; requests that have neither time nor parent arrive by the plan.
         """
-        arrival_s = np.array(self._arrival_s)
-        parent = np.array(self._parent, dtype=np.int64)
+        *columns, session = zip(*self._requests, strict=True) if self._requests else [()] * 6
+        arrival_s, parent, think_s, prompt, output = map(np.array, columns)
         open_rows = np.flatnonzero(np.isnan(arrival_s) & (parent < 0))
         if len(open_rows):
             arrival_s[open_rows] = self.plan.arrivals.times(len(open_rows), self.arrivals)
         hashes, counts = self._hashes()
-        prompt = np.array(self._prompt, dtype=np.int64)
         in_prompt = prompt // self.plan.block_size
         if self._known_answers:
             # A row's last blocks are those its answer fills.
@@ -235,14 +226,14 @@ class Draft:
             seed=self.plan.seed,
             arrival_s=microseconds(arrival_s),
             parent=parent,
-            think_s=np.array(self._think_s),
+            think_s=think_s,
             prompt_tokens=prompt,
-            output_tokens=np.array(self._output, dtype=np.int64),
+            output_tokens=output,
             hashes=hashes,
             offsets=np.concatenate([[0], np.cumsum(in_prompt)]),
             output_hashes=answers,
             output_offsets=answer_offsets,
-            session=self._session if any(self._session) else None,
+            session=list(session) if any(session) else None,
             boundaries=boundaries,
             boundary_offsets=np.concatenate([[0], np.cumsum(np.diff(pieces) - 1)]),
         ).in_order()

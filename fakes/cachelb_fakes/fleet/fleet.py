@@ -114,28 +114,13 @@ class FakeFleet(Failing):
         kv_replay: bool = True,
         report_cached_tokens: bool = True,
     ) -> None:
+        given = locals()
         whole("workers", workers, 0, _MOST_WORKERS)
         self._first_workers = workers
         self._uds = uds
         self._first_port = whole("first_port", first_port, 0, 65_535)
         self._seed = seed
-        self._options = WorkerOptions(
-            engine=engine,
-            models=models,
-            block_size=block_size,
-            kv_blocks=kv_blocks,
-            cache_groups=cache_groups,
-            max_running=max_running,
-            prefill_tps=prefill_tps,
-            decode_tps=decode_tps,
-            time_scale=time_scale,
-            default_max_tokens=default_max_tokens,
-            stream_interval=stream_interval,
-            remember=remember,
-            kv_events=kv_events,
-            kv_replay=kv_replay,
-            report_cached_tokens=report_cached_tokens,
-        )
+        self._options = WorkerOptions(**{each.name: given[each.name] for each in dataclasses.fields(WorkerOptions)})
         self._shared = Shared()
         self._workers: list[FakeWorker] = []
         self._replicas: dict[FakeWorker, Replica] = {}

@@ -133,23 +133,12 @@ class KubernetesWorkers(WorkerSource):
         Args:
             findings: Takes every answer, and every failure.
         """
-        await _Follower(self, findings).follow()
-
-
-class _Follower:
-    """Lists and watches, with the objects known so far."""
-
-    def __init__(self, source: KubernetesWorkers, findings: Findings) -> None:
-        self._source = source
         self._findings = findings
         self._objects: dict[str, Parsed] = {}
         self._version = ""  # empty: a list is needed
-        self._is_fresh = False  # whether the last watch brought something
-
-    async def follow(self) -> None:
         failures = 0
         while True:
-            self._is_fresh, problem = False, ""
+            self._is_fresh, problem = False, ""  # whether the last watch brought something
             try:
                 if not self._version:
                     await self._list()
@@ -171,16 +160,14 @@ class _Follower:
             await asyncio.sleep(backoff_s(failures))
 
     def _query(self) -> tuple[str, dict[str, str]]:
-        source = self._source
-        namespace = own_namespace() if source._namespace is None else source._namespace
-        path = f"/{source._group}/namespaces/{namespace}/{source._resource}"
-        return path, {"labelSelector": source._selector}
+        namespace = own_namespace() if self._namespace is None else self._namespace
+        return f"/{self._group}/namespaces/{namespace}/{self._resource}", {"labelSelector": self._selector}
 
     async def _list(self) -> None:
-        items, version = await self._source._access.list(*self._query())
+        items, version = await self._access.list(*self._query())
         if not all(isinstance(item, dict) for item in items):
             raise DiscoveryError("not a list of objects")
-        objects = {_id(item): self._source._reader(item) for item in items}
+        objects = {_id(item): self._reader(item) for item in items}
         _check_count(objects)
         self._publish(objects)
         self._version = version
@@ -189,12 +176,12 @@ class _Follower:
         """Apply changes until the server ends the watch, or a list is to confirm a drop."""
         loop = asyncio.get_running_loop()
         begun_s = loop.time()
-        async with aclosing(self._source._access.watch(*self._query(), self._version)) as events:
+        async with aclosing(self._access.watch(*self._query(), self._version)) as events:
             while True:
                 due_s = self._findings.confirm_in_s()
-                is_due = due_s is not None and due_s < self._source._silence_s
+                is_due = due_s is not None and due_s < self._silence_s
                 try:
-                    async with asyncio.timeout(due_s if is_due else self._source._silence_s):
+                    async with asyncio.timeout(due_s if is_due else self._silence_s):
                         kind, item = await anext(events)
                 except StopAsyncIteration:
                     break
@@ -211,7 +198,7 @@ class _Follower:
         version = version_of(item)
         objects = self._objects
         if kind in ("ADDED", "MODIFIED"):
-            objects = {**objects, _id(item): self._source._reader(item)}
+            objects = {**objects, _id(item): self._reader(item)}
             _check_count(objects)
         elif kind == "DELETED":
             objects = {name: parsed for name, parsed in objects.items() if name != _id(item)}
@@ -221,7 +208,7 @@ class _Follower:
         self._version, self._is_fresh = version, True
 
     def _publish(self, objects: dict[str, Parsed]) -> None:
-        self._findings.found(sorted(urls(objects.values(), self._source._ports)))
+        self._findings.found(sorted(urls(objects.values(), self._ports)))
         self._objects = objects
 
 

@@ -8,7 +8,6 @@ Example:
 
 from __future__ import annotations
 
-from cachelb_gateway.relay.relay import Relay
-from cachelb_gateway.relay.stats import RelayStats
+from cachelb_gateway.relay.relay import Relay, RelayStats
 
 __all__ = ["Relay", "RelayStats"]

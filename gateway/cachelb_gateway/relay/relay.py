@@ -1,9 +1,10 @@
-"""The relay: one subscriber for many gateways."""
+"""A relay of KV cache events, and its statistics."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from cachelb.common.arguments import listed, require, whole
@@ -11,15 +12,42 @@ from cachelb.common.extras import need
 from cachelb.common.runs import Runs
 from cachelb.events.endpoints import DEFAULT_PORT, Endpoint
 from cachelb.events.options import bind_address, fleet_settings, high_water_mark, relay_keys
-from cachelb_gateway.relay.stats import RelayStats
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from typing import Self
 
+    from cachelb.events import StreamStats
     from cachelb.events.sink import KvSink
     from cachelb.events.zmq.subscriber import Subscriber
     from cachelb_gateway.relay.service import Service
+
+
+@dataclass(frozen=True, slots=True)
+class RelayStats:
+    """Statistics of a relay. Counters are those since the start.
+
+    Attributes:
+        streams: Per key and rank of the workers followed now; the rank is None for a worker without ranks.
+        subscribers: Current subscriptions of gateways to streams.
+        published: Messages of engines that were published.
+        replays: Requests of gateways that were forwarded to engines.
+        refused: Refused requests: for workers without a replay socket, too many at once, or of strangers.
+        dropped: Messages that a gateway did not take fast enough; it requests them again.
+
+    Example:
+        >>> from cachelb_gateway.relay import Relay
+        >>> Relay("tcp://127.0.0.1:*").stats().subscribers
+        0
+    """
+
+    streams: Mapping[tuple[str, int | None], StreamStats]
+    subscribers: int = 0
+    published: int = 0
+    replays: int = 0
+    refused: int = 0
+    dropped: int = 0
+
 
 _MOST_RANKS = 4096
 """Ranks of a worker; a router has the same limit."""

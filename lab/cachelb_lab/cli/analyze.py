@@ -14,8 +14,7 @@ from cachelb.cli.options import COUNT, json_option, option
 from cachelb.cli.table import console, new_table, printable
 from cachelb.errors import TraceError
 from cachelb_lab.cli.explain import losses_table
-from cachelb_lab.cli.options import policy_option, threads_option
-from cachelb_lab.cli.progress import progress_bar
+from cachelb_lab.cli.options import policy_option, progress_bar, threads_option
 from cachelb_lab.sim.experiments.ladder import DEFAULT_GPU, climb, fleet_of
 from cachelb_lab.sim.fleet import DEFAULT_MODEL
 from cachelb_lab.sim.workloads import read_capture

@@ -15,8 +15,7 @@ from cachelb.cli.errors import shown
 from cachelb.cli.options import COUNT, FILE, NOT_NEGATIVE, admission_option, option
 from cachelb.cli.table import console, fitted
 from cachelb.common.calls import split_list
-from cachelb_lab.cli.options import ALL, policy_option, threads_option
-from cachelb_lab.cli.progress import progress_bar
+from cachelb_lab.cli.options import ALL, policy_option, progress_bar, threads_option
 from cachelb_lab.sim.contender import Contender
 from cachelb_lab.sim.fleet import DEFAULT_MODEL
 from cachelb_lab.sim.league import COMPARED, LOADS, REALISM, League, Standings, Store, as_dict, markdown, play

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import click
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 from cachelb import policies
 from cachelb.cli.errors import shown
 from cachelb.cli.options import COUNT, Command, option
 from cachelb.common.calls import split_list
 from cachelb.errors import CachelbError
-from cachelb_lab.cli.progress import progress_bar
 from cachelb_lab.sim.contender import Contender
 from cachelb_lab.sim.experiments.compare import compare
 
@@ -22,6 +26,31 @@ if TYPE_CHECKING:
     from cachelb_lab.sim.experiments.compare import WorkloadSource
     from cachelb_lab.sim.experiments.comparison import Comparison
     from cachelb_lab.sim.fleet import FleetSpec
+
+
+@contextmanager
+def progress_bar(doing: str, *, quiet: bool) -> Iterator[Callable[[float], None]]:
+    """Show a bar on stderr, if that is a terminal, while the block runs; yield a function that takes the share done.
+
+    Errors of a simulation in the block are shown as messages of the command.
+    """
+    bar = Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TaskProgressColumn(),
+        TimeRemainingColumn(),
+        console=Console(stderr=True),
+        disable=quiet or not sys.stderr.isatty(),
+        transient=True,
+    )
+    with shown(ValueError, TypeError, OSError, CachelbError), bar:
+        task = bar.add_task(doing, total=1.0)
+
+        def update(share: float) -> None:
+            bar.update(task, completed=share)
+
+        yield update
+
 
 ALL = "all"
 """Stands for every policy."""

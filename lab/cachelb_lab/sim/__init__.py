@@ -15,7 +15,7 @@ from cachelb_lab.sim.experiments.comparison import Comparison
 from cachelb_lab.sim.experiments.sweep import Sweep
 from cachelb_lab.sim.figures.metrics import Metrics, Slo
 from cachelb_lab.sim.fleet import FleetSpec, WorkerSpec
-from cachelb_lab.sim.pool import PoolSpec
+from cachelb_lab.sim.memory import PoolSpec
 from cachelb_lab.sim.result import SimResult, Status
 from cachelb_lab.sim.simulation import Incident, Signals, prepare, simulate
 from cachelb_lab.sim.workloads import WORKLOADS, Workload, build

@@ -10,10 +10,9 @@ from typing import Any, Literal
 
 from cachelb.cache_groups import CacheLayout
 from cachelb.common.arguments import listed, require, whole
-from cachelb_lab.sim.cache_groups import describe_layout, parse_layout
 from cachelb_lab.sim.checks import check_fields, pairs
 from cachelb_lab.sim.gpus import GIB, MOST_DEVICES, GpuProfile, ModelProfile, find_gpu, find_model, kv_tokens
-from cachelb_lab.sim.pool import PoolSpec, describe_pool, split_pool
+from cachelb_lab.sim.memory import PoolSpec, describe_layout, describe_pool, parse_layout, split_pool
 from cachelb_lab.sim.timing import Polynomial, Roofline, Scaled, Table
 
 DEFAULT_MODEL = "llama-3-8b"

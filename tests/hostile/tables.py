@@ -25,8 +25,8 @@ from cachelb_lab.sim.figures.lru_bound import PoolProfile
 from cachelb_lab.sim.gpus import find_gpu, find_model, kv_tokens
 from cachelb_lab.sim.timing import Roofline
 from cachelb_lab.sim.trace_files.expand import blocks_per_id
-from cachelb_lab.sim.trace_files.traces import Request, read_trace
 from cachelb_lab.sim.workloads import WORKLOADS, Draft, Plan, Poisson
+from cachelb_lab.sim.workloads.files.traces import Request, read_trace
 
 NAN, INF = float("nan"), float("inf")
 NUMBERS: tuple[Any, ...] = (

@@ -12,14 +12,13 @@ from typing import TYPE_CHECKING, Final, Literal, NoReturn
 from aiohttp import web
 
 from cachelb_fakes.fleet.answer import make_answer
-from cachelb_fakes.fleet.call import RejectedError, parse_body
+from cachelb_fakes.fleet.apis.dialect import RejectedError, parse_body
 from cachelb_fakes.fleet.counts import SeenRequest
 from cachelb_fakes.fleet.pages import load_report
 
 if TYPE_CHECKING:
     from cachelb_fakes.fleet.answer import Answer
-    from cachelb_fakes.fleet.apis.dialect import Dialect
-    from cachelb_fakes.fleet.call import Call
+    from cachelb_fakes.fleet.apis.dialect import Call, Dialect
     from cachelb_fakes.fleet.engine import Engine
     from cachelb_fakes.fleet.faults import Fault
     from cachelb_fakes.fleet.replica import Replica

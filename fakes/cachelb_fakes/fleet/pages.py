@@ -6,7 +6,7 @@ import json
 import time
 from typing import TYPE_CHECKING, Any, Final
 
-from cachelb_fakes.fleet.call import DEFAULT_MODEL
+from cachelb_fakes.fleet.apis.dialect import DEFAULT_MODEL
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

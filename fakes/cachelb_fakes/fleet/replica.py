@@ -13,11 +13,9 @@ from typing import TYPE_CHECKING, Any, Final
 from aiohttp import web
 
 from cachelb_fakes.fleet.apis.anthropic import Messages, encode_body
-from cachelb_fakes.fleet.apis.dialect import Dialect
-from cachelb_fakes.fleet.apis.embeddings import Embeddings
-from cachelb_fakes.fleet.apis.openai import ChatCompletions, Completions, encode_messages
+from cachelb_fakes.fleet.apis.dialect import Dialect, RejectedError, parse_body
+from cachelb_fakes.fleet.apis.openai import ChatCompletions, Completions, Embeddings, encode_messages
 from cachelb_fakes.fleet.apis.responses import Responses
-from cachelb_fakes.fleet.call import RejectedError, parse_body
 from cachelb_fakes.fleet.counts import Counts, SeenRequest, Watchers
 from cachelb_fakes.fleet.engine import Engine
 from cachelb_fakes.fleet.exchange import Exchange, cut, error_answer, json_answer

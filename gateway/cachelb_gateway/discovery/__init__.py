@@ -10,9 +10,9 @@ Example:
 from __future__ import annotations
 
 from cachelb.types import DiscoveryStats
+from cachelb_gateway.discovery.addresses import DiscoveryError
 from cachelb_gateway.discovery.base import Findings, PolledWorkers, WorkerSource
 from cachelb_gateway.discovery.dns import DnsWorkers
-from cachelb_gateway.discovery.errors import DiscoveryError
 from cachelb_gateway.discovery.file import FileWorkers
 from cachelb_gateway.discovery.kubernetes import KubernetesWorkers
 from cachelb_gateway.discovery.text import from_text

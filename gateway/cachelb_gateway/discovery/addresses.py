@@ -1,4 +1,4 @@
-"""URLs of workers from hosts and ports that others state."""
+"""URLs of workers from hosts and ports that others state, and the error for what they are not."""
 
 from __future__ import annotations
 
@@ -6,7 +6,20 @@ import ipaddress
 import re
 from typing import Final
 
-from cachelb_gateway.discovery.errors import DiscoveryError
+from cachelb.errors import CachelbError
+
+
+class DiscoveryError(CachelbError, ValueError):
+    """An answer about workers that cannot be used; the router keeps those of the answer before.
+
+    The text is short: it is shown in statistics and in the log.
+
+    Example:
+        >>> from cachelb_gateway.discovery import DiscoveryError
+        >>> issubclass(DiscoveryError, ValueError)
+        True
+    """
+
 
 SCHEMES: Final = ("http", "https")
 _LABEL: Final = r"[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?"

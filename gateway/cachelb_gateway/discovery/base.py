@@ -15,7 +15,7 @@ from cachelb.common.loops import LoopThread
 from cachelb.common.runs import Runs
 from cachelb.router import Router
 from cachelb.types import DiscoveryStats
-from cachelb_gateway.discovery.errors import DiscoveryError
+from cachelb_gateway.discovery.addresses import DiscoveryError
 from cachelb_gateway.discovery.guard import MOST_WORKERS, DropGuard
 
 if TYPE_CHECKING:

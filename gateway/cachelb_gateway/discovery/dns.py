@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from cachelb.common.arguments import listed, number, require, seconds, whole
 from cachelb.common.extras import need
-from cachelb_gateway.discovery.addresses import SCHEMES, worker_url
+from cachelb_gateway.discovery.addresses import SCHEMES, DiscoveryError, worker_url
 from cachelb_gateway.discovery.base import PolledWorkers
-from cachelb_gateway.discovery.errors import DiscoveryError
 
 if TYPE_CHECKING:
     from dns.asyncresolver import Resolver

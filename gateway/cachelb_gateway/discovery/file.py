@@ -12,9 +12,8 @@ from typing import Any, ClassVar, Final
 
 from cachelb.common.arguments import seconds
 from cachelb.common.extras import need
-from cachelb_gateway.discovery.addresses import SCHEMES, target_url
+from cachelb_gateway.discovery.addresses import SCHEMES, DiscoveryError, target_url
 from cachelb_gateway.discovery.base import PolledWorkers
-from cachelb_gateway.discovery.errors import DiscoveryError
 
 _MOST_BYTES: Final = 8 * 1024 * 1024
 _MOST_GROUPS: Final = 4096

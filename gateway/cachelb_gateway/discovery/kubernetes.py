@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from cachelb.common.arguments import require, seconds, whole
 from cachelb.sources.http import PageError
-from cachelb_gateway.discovery.addresses import SCHEMES
+from cachelb_gateway.discovery.addresses import SCHEMES, DiscoveryError
 from cachelb_gateway.discovery.base import Findings, WorkerSource, backoff_s
-from cachelb_gateway.discovery.errors import DiscoveryError
 from cachelb_gateway.discovery.kubernetes_access import ClusterAccess, GoneError, check_url, own_namespace, version_of
 from cachelb_gateway.discovery.kubernetes_objects import Parsed, Port, read_pod, read_slice, urls
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlencode, urlsplit
 
 from cachelb.sources.http import PageError, metrics_address
-from cachelb_gateway.discovery.errors import DiscoveryError
+from cachelb_gateway.discovery.addresses import DiscoveryError
 
 if TYPE_CHECKING:
     from cachelb.sources.pages import PageClient

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from cachelb_gateway.discovery.addresses import worker_url
-from cachelb_gateway.discovery.errors import DiscoveryError
+from cachelb_gateway.discovery.addresses import DiscoveryError, worker_url
 
 Port: TypeAlias = "int | str"
 Named: TypeAlias = "tuple[str, int]"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,20 +12,89 @@ import click
 
 from cachelb.cli.errors import shown
 from cachelb.cli.options import COUNT, FILE, NOT_NEGATIVE, POSITIVE, admission_option, json_option, option, parsed
+from cachelb.errors import TraceError, did_you_mean
 from cachelb_lab.cli.options import policy_option, run, threads_option
-from cachelb_lab.cli.source import OF_SOURCE, Source
 from cachelb_lab.cli.table import print_comparison, print_worst, table_text
-from cachelb_lab.sim.experiments.comparison import Comparison
-from cachelb_lab.sim.experiments.sweep import Sweep
+from cachelb_lab.sim.experiments.comparison import Comparison, Sweep
 from cachelb_lab.sim.figures.metrics import Slo
 from cachelb_lab.sim.figures.worst import worst_requests
 from cachelb_lab.sim.fleet import DEFAULT_MODEL, FleetSpec
 from cachelb_lab.sim.gpus import GPUS, MODELS
 from cachelb_lab.sim.simulation import Signals
-from cachelb_lab.sim.workloads import WORKLOADS
+from cachelb_lab.sim.workloads import WORKLOADS, Workload, build, read_workload
 
 if TYPE_CHECKING:
     from cachelb.admission import AdmissionOptions
+
+_BLOCK_SIZE = 16
+OF_SOURCE = ("block_size", "rate", "count", "limit", "speed", "jitter")
+"""Options of a command that a source takes."""
+
+
+@dataclass
+class Source:
+    """Builds the workload of a seed, from a generator or a file.
+
+    `rate` and `count` are for generators, `limit` (rows to read) for files. `speed` divides arrival times; `jitter`
+    delays each arrival by up to that many seconds. Without `block_size`, the file's own or 16.
+    """
+
+    name: str
+    block_size: int | None
+    rate: float | None
+    count: int | None
+    limit: int | None
+    speed: float
+    jitter: float
+    _file: Workload | None = None
+
+    def __post_init__(self) -> None:
+        if self.name in WORKLOADS:
+            if self.limit is not None:
+                raise click.UsageError(f"--limit is for files; {self.name!r} is a generator, which takes --count")
+            self.block_size = self.block_size or _BLOCK_SIZE
+            return
+        for name, value in {"--rate": self.rate, "--count": self.count}.items():
+            if value is not None and Path(self.name).exists():
+                raise click.UsageError(f"{name} is for generators; a file takes --speed and --limit")
+        self._file = _read(self.name, self.block_size, self.limit)
+        self.block_size = self._file.block_size
+
+    @property
+    def has_seeds(self) -> bool:
+        """Return whether seeds make a difference."""
+        return self._file is None or self.jitter > 0
+
+    def __call__(self, seed: int, *, rate: float | None = None) -> Workload:
+        """Return the workload of a seed. `rate` replaces the generator's own; for a file it is a usage error."""
+        with shown(ValueError, by=click.UsageError):
+            return self._requests(seed, rate)
+
+    def _requests(self, seed: int, rate: float | None) -> Workload:
+        if self._file is None:
+            rate = self.rate if rate is None else rate
+            size = self.block_size or _BLOCK_SIZE
+            workload = build(self.name, seed=seed, rate=rate, count=self.count, block_size=size)
+        elif rate is None:
+            workload = self._file
+        else:
+            raise ValueError("rate can be swept of generators only; sweep speed, which divides arrival times")
+        if self.speed != 1:
+            workload = workload.speed_up(self.speed)
+        return workload.jitter(self.jitter, seed) if self.jitter else workload
+
+
+def _read(name: str, block_size: int | None, limit: int | None) -> Workload:
+    """Read a file."""
+    file = Path(name)
+    if not file.is_file():
+        raise click.BadParameter(
+            f"{name!r} is neither a file nor a generator{did_you_mean(name, WORKLOADS)}", param_hint="WORKLOAD"
+        )
+    size = shown(ValueError, by=partial(click.BadParameter, param_hint="--block-size"))
+    with size, shown(TraceError, OSError, ModuleNotFoundError):
+        return read_workload(file, block_size=block_size, limit=limit)
+
 
 _SIGNALS = Signals()
 _SECONDS = click.FloatRange(min=0)

@@ -5,8 +5,7 @@ Legends stand outside the axes, long curves are thinned out, and equal runs give
 
 from __future__ import annotations
 
-from cachelb_lab.plots.figures import FIGURES, write_figures
-from cachelb_lab.plots.html import write_html
+from cachelb_lab.plots.figures import FIGURES, write_figures, write_html
 from cachelb_lab.plots.league import write_ratios
 
 __all__ = ["FIGURES", "write_figures", "write_html", "write_ratios"]

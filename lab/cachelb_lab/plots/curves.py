@@ -16,7 +16,7 @@ from cachelb_lab.sim.result import SimResult
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from cachelb_lab.sim.experiments.sweep import Setting
+    from cachelb_lab.sim.experiments.comparison import Setting
 
     Floats = npt.NDArray[np.float64]
 

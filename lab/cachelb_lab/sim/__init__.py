@@ -11,8 +11,7 @@ from __future__ import annotations
 
 from cachelb_lab.sim.experiments.calibration import Measurement, fit_scale
 from cachelb_lab.sim.experiments.compare import compare
-from cachelb_lab.sim.experiments.comparison import Comparison
-from cachelb_lab.sim.experiments.sweep import Sweep
+from cachelb_lab.sim.experiments.comparison import Comparison, Sweep
 from cachelb_lab.sim.figures.metrics import Metrics, Slo
 from cachelb_lab.sim.fleet import FleetSpec, WorkerSpec
 from cachelb_lab.sim.memory import PoolSpec

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from tests.models.lru_pool import LruPool
 
 from cachelb_lab.sim.figures.lru_bound import HitCount, PoolProfile
-from cachelb_lab.sim.trace_files.traces import Request, read_trace
 from cachelb_lab.sim.workloads import WORKLOADS, Workload, build, read_mooncake
+from cachelb_lab.sim.workloads.files.traces import Request, read_trace
 from cachelb_lab.sim.workloads.workload import make
 
 # === workloads ===

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from cachelb.errors import TraceError
-from cachelb_lab.sim.trace_files.traces import Request
 from cachelb_lab.sim.workloads import Constant, build, from_requests, read_azure, read_sessions, read_workload
+from cachelb_lab.sim.workloads.files.traces import Request
 from cachelb_lab.sim.workloads.generic import read_generic
 
 GOOD: dict[str, Any] = {"arrival_s": 0.5, "input_length": 40, "output_length": 3}

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from cachelb.errors import TraceError
 from cachelb_lab.sim.trace_files.expand import blocks_per_id, expand_ids
-from cachelb_lab.sim.trace_files.traces import Request, read_trace
+from cachelb_lab.sim.workloads.files.traces import Request, read_trace
 
 GOOD: dict[str, Any] = {"timestamp": 3000, "input_length": 1025, "output_length": 9, "hash_ids": [0, 4, 5]}
 ROWS = [GOOD, {**GOOD, "timestamp": 3000.5, "hash_ids": [0, 4, 6], "session_id": "s1", "unknown": None}]

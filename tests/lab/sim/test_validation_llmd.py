@@ -17,7 +17,7 @@ from tests.models.llmd_scorers import ScoringGateway
 
 from cachelb_lab.sim import FleetSpec, Signals, prepare, simulate
 from cachelb_lab.sim.workloads.draft import Plan
-from cachelb_lab.sim.workloads.shared_prefix import LLMD_STAGES, shared_prefix
+from cachelb_lab.sim.workloads.prefix_groups import LLMD_STAGES, shared_prefix
 
 RATES = tuple(float(rate) for rate, _ in LLMD_STAGES[1:])
 CONFIGURATIONS = ("precise", "default", "load", "random")

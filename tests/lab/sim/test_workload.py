@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from cachelb_lab.sim.figures.lru_bound import PoolProfile
 from cachelb_lab.sim.trace_files.mixing import mix, unmix
-from cachelb_lab.sim.trace_files.traces import Request
 from cachelb_lab.sim.workloads import Workload, build, from_requests, read_mooncake
+from cachelb_lab.sim.workloads.files.traces import Request
 from cachelb_lab.sim.workloads.generic import read_generic
 from cachelb_lab.sim.workloads.workload import make
 

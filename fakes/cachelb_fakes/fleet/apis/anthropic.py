@@ -5,9 +5,19 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, Final
 
-from cachelb_fakes.fleet.apis.dialect import Dialect, choose_tool, encode_chat, event, is_result, read_list
+from cachelb_fakes.fleet.apis.dialect import (
+    Dialect,
+    InvalidError,
+    RejectedError,
+    choose_tool,
+    encode_chat,
+    event,
+    is_result,
+    make_call,
+    read_field,
+    read_list,
+)
 from cachelb_fakes.fleet.apis.openai import call_id
-from cachelb_fakes.fleet.call import InvalidError, RejectedError, make_call, read_field
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -16,7 +26,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from cachelb_fakes.fleet.answer import Answer, Tool
-    from cachelb_fakes.fleet.call import Call
+    from cachelb_fakes.fleet.apis.dialect import Call
 
 _ROLES: Final = {"user", "assistant", "system"}
 _BLOCKS: Final = {"text", "image", "tool_use", "tool_result", "tool_reference", "thinking", "redacted_thinking"}

@@ -5,15 +5,25 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from cachelb_fakes.fleet.apis.dialect import Dialect, choose_tool, encode_chat, event, is_result, read_list
+from cachelb_fakes.fleet.apis.dialect import (
+    Dialect,
+    InvalidError,
+    RejectedError,
+    choose_tool,
+    encode_chat,
+    event,
+    is_result,
+    make_call,
+    read_field,
+    read_list,
+)
 from cachelb_fakes.fleet.apis.openai import call_id
-from cachelb_fakes.fleet.call import InvalidError, RejectedError, make_call, read_field
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from cachelb_fakes.fleet.answer import Answer, Tool
-    from cachelb_fakes.fleet.call import Call
+    from cachelb_fakes.fleet.apis.dialect import Call
     from cachelb_fakes.fleet.engine import Engine
 
 _ROLES: Final = {"user", "assistant", "system", "developer"}

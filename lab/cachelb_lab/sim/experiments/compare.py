@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from typing import TypeAlias
 
     from cachelb.policies import PolicyLike
-    from cachelb_lab.sim.experiments.sweep import Setting, Sweep
+    from cachelb_lab.sim.experiments.comparison import Setting, Sweep
     from cachelb_lab.sim.fleet import WorkerSpec
     from cachelb_lab.sim.result import SimResult
 

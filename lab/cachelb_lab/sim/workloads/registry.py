@@ -12,9 +12,8 @@ from cachelb_lab.sim.checks import MOST_REQUESTS, check_arguments
 from cachelb_lab.sim.workloads.adversarial import bursts, churn, giants, hot_set, monopoly, tenants
 from cachelb_lab.sim.workloads.arrivals import ArrivalProcess, Poisson, Steps, parse_arrivals, positive
 from cachelb_lab.sim.workloads.draft import Plan
-from cachelb_lab.sim.workloads.prefix_groups import prefix_groups, prefix_shift
+from cachelb_lab.sim.workloads.prefix_groups import prefix_groups, prefix_shift, shared_prefix
 from cachelb_lab.sim.workloads.sessions import agent, chat, coding_agent, long_documents
-from cachelb_lab.sim.workloads.shared_prefix import shared_prefix
 from cachelb_lab.sim.workloads.single_turn import prefill_only, rag, tool_agent
 from cachelb_lab.sim.workloads.workload import Workload
 

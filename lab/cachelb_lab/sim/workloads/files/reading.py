@@ -8,10 +8,15 @@ from pathlib import Path
 from cachelb.common.arguments import MOST_TOKENS, whole
 from cachelb.errors import TraceError
 from cachelb_lab.sim.trace_files.textfile import json_object, read_lines
-from cachelb_lab.sim.trace_files.traces import MOONCAKE_ID_TOKENS
 from cachelb_lab.sim.workloads.agent_sessions import ID_TOKENS, read_agent_sessions
 from cachelb_lab.sim.workloads.files.captures import read_capture
-from cachelb_lab.sim.workloads.files.traces import BLOCK_SIZE, read_azure, read_mooncake, read_sessions
+from cachelb_lab.sim.workloads.files.traces import (
+    BLOCK_SIZE,
+    MOONCAKE_ID_TOKENS,
+    read_azure,
+    read_mooncake,
+    read_sessions,
+)
 from cachelb_lab.sim.workloads.generic import read_generic
 from cachelb_lab.sim.workloads.workload import Workload
 

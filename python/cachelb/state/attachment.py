@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from cachelb.common.runs import Runs
 from cachelb.state.exchange import Exchange, is_shared, secrets_of
-from cachelb.state.options import exchange_settings
+from cachelb.state.options import ExchangeSettings
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,11 +18,12 @@ if TYPE_CHECKING:
     from cachelb.state.stats import StateStats
 
 
-class Attachment:
+class Attachment(ExchangeSettings):
     """Shares the state of one router at a time."""
 
-    def __init__(self, **options: Any) -> None:  # noqa: ANN401 - those of `exchange_settings`
-        self._settings = exchange_settings(**options)
+    def __post_init__(self) -> None:
+        """Check the options."""
+        super().__post_init__()
         self._runs: Runs[Exchange] = Runs()
 
     def start(self, router: Router[Any], /) -> None:
@@ -40,7 +41,7 @@ class Attachment:
         if is_shared(router):
             raise RuntimeError("this router shares its state already: detach what does, or attach one of them only")
         secrets = secrets_of(router)
-        self._runs.latest = run = Exchange(router, self._carrier(secrets), self._settings)
+        self._runs.latest = run = Exchange(router, self._carrier(secrets), self)
         try:
             # A forked child starts in the middle of a selection, which must not wait for a peer.
             run.start(wait=not forked)

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from cachelb.common.secret import Secret
     from cachelb.router import Router
     from cachelb.state.carrier import Carrier
+    from cachelb.state.options import ExchangeSettings
 
 _log = logging.getLogger("cachelb.state")
 
@@ -53,18 +54,6 @@ _SEND_ALL_PAUSES = 50
 _RECONNECT_S = (0.1, 0.5)
 _AFTER_A_FAULT_S = 2.0
 _WARN_AGAIN_S = 10.0
-
-
-@dataclass(frozen=True, slots=True)
-class ExchangeSettings:
-    """Options of the exchange between routers."""
-
-    interval_s: float  # between two messages of changes
-    peer_timeout_s: float  # until a silent router counts as gone
-    warm_start_s: float  # to wait at the start for a peer's snapshot
-    ttl_s: float  # of remote placements
-    max_bytes: int  # of entries that wait, and of messages kept of a peer until its snapshot comes
-    share_fleet: bool = False  # publish and follow changes of the fleet
 
 
 @dataclass(slots=True)

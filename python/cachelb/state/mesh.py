@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import KW_ONLY, dataclass
 from typing import TypeAlias
 
 from cachelb.common.extras import need
@@ -15,6 +16,7 @@ from cachelb.state.options import peer_addresses
 Peers: TypeAlias = Sequence[str] | Callable[[], Sequence[str]]
 
 
+@dataclass(eq=False, repr=False)
 class ZmqMesh(Attachment):
     """Shares a router's placements and bookings with its peers, without a server between them.
 
@@ -51,29 +53,17 @@ class ZmqMesh(Attachment):
         ()
     """
 
-    def __init__(
-        self,
-        bind: str,
-        peers: Peers,
-        *,
-        interval_s: float = 0.005,
-        peer_timeout_s: float = 1.5,
-        warm_start_s: float = 0.0,
-        ttl_s: float = 3600.0,
-        max_mb: float = 16.0,
-        share_fleet: bool = False,
-    ) -> None:
+    bind: str
+    peers: Peers
+    _: KW_ONLY
+    interval_s: float = 0.005
+
+    def __post_init__(self) -> None:
+        """Check the options."""
         need("ZmqMesh", "zmq")
-        self._bind = bind_address(bind, like="tcp://0.0.0.0:7700")
-        self._peers = peers if callable(peers) else tuple(peer_addresses(peers))
-        super().__init__(
-            interval_s=interval_s,
-            peer_timeout_s=peer_timeout_s,
-            warm_start_s=warm_start_s,
-            ttl_s=ttl_s,
-            max_mb=max_mb,
-            share_fleet=share_fleet,
-        )
+        self.bind = bind_address(self.bind, like="tcp://0.0.0.0:7700")
+        self.peers = self.peers if callable(self.peers) else tuple(peer_addresses(self.peers))
+        super().__post_init__()
         self._address = ""
 
     @property
@@ -84,6 +74,6 @@ class ZmqMesh(Attachment):
     def _carrier(self, secrets: Sequence[Secret]) -> Carrier:
         from cachelb.state.zmq_carrier import ZmqCarrier
 
-        carrier = ZmqCarrier(self._bind, self._peers, secrets, self._settings.max_bytes)
+        carrier = ZmqCarrier(self.bind, self.peers, secrets, self.max_bytes)
         self._address = carrier.address
         return carrier

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Final
 
 from cachelb.common.arguments import number, require, seconds
-from cachelb.state.exchange import ExchangeSettings
 
 _PEER: Final = re.compile(r"tcp://(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+(?:%[A-Za-z0-9._-]+)?\]):([1-9][0-9]{0,4})")
 _PORTS: Final = 65_535  # the port above it is used too
@@ -23,11 +23,10 @@ _INTERVALS: Final = 3.0
 
 def text(name: str, value: object) -> str:
     """Refuse anything but a nonempty string."""
-    if not isinstance(value, str):
-        raise TypeError(f"{name} must be text, got {type(value).__name__}")
+    require(name, value, str, "text")
     if not value:
         raise ValueError(f"{name} must not be empty")
-    return value
+    return str(value)
 
 
 def peer_address(value: object) -> str:
@@ -56,30 +55,33 @@ def megabytes(name: str, value: object) -> int:
     return int(number(name, value, most=_MOST_MB) * (1 << 20))
 
 
-def exchange_settings(
-    *,
-    interval_s: object,
-    peer_timeout_s: object,
-    warm_start_s: object,
-    ttl_s: object,
-    max_mb: object,
-    share_fleet: bool = False,
-) -> ExchangeSettings:
-    """Check the options of a transport."""
-    require("share_fleet", share_fleet, bool, "True or False")
-    found = ExchangeSettings(
-        interval_s=seconds("interval_s", interval_s, least=_LEAST_INTERVAL_S),
-        peer_timeout_s=seconds("peer_timeout_s", peer_timeout_s),
-        warm_start_s=seconds("warm_start_s", warm_start_s, least=0.0),
-        ttl_s=seconds("ttl_s", ttl_s),
-        max_bytes=megabytes("max_mb", max_mb),
-        share_fleet=share_fleet,
-    )
-    if found.peer_timeout_s < 1.0:
-        raise ValueError(f"peer_timeout_s must be 1 or more, for heartbeats come every 0.25 s, got {peer_timeout_s}")
-    if found.interval_s * _INTERVALS > found.peer_timeout_s:
-        raise ValueError(
-            f"interval_s must be {found.peer_timeout_s / _INTERVALS:g} at most, a third of peer_timeout_s, or others"
-            f" take this router for dead between two messages; got {interval_s}"
-        )
-    return found
+@dataclass(kw_only=True, eq=False, repr=False)
+class ExchangeSettings:
+    """Options of the exchange between routers, which all transports have."""
+
+    interval_s: float = 0.02  # between two messages of changes
+    peer_timeout_s: float = 1.5  # until a silent router counts as gone
+    warm_start_s: float = 0.0  # to wait at the start for a peer's snapshot
+    ttl_s: float = 3600.0  # of remote placements
+    max_mb: float = 16.0
+    share_fleet: bool = False  # publish and follow changes of the fleet
+    max_bytes: int = field(init=False)  # of entries that wait, and of messages kept of a peer until its snapshot comes
+
+    def __post_init__(self) -> None:
+        """Check the options."""
+        require("share_fleet", self.share_fleet, bool, "True or False")
+        interval_s, peer_timeout_s = self.interval_s, self.peer_timeout_s
+        self.interval_s = seconds("interval_s", interval_s, least=_LEAST_INTERVAL_S)
+        self.peer_timeout_s = seconds("peer_timeout_s", peer_timeout_s)
+        self.warm_start_s = seconds("warm_start_s", self.warm_start_s, least=0.0)
+        self.ttl_s = seconds("ttl_s", self.ttl_s)
+        self.max_bytes = megabytes("max_mb", self.max_mb)
+        if self.peer_timeout_s < 1.0:
+            raise ValueError(
+                f"peer_timeout_s must be 1 or more, for heartbeats come every 0.25 s, got {peer_timeout_s}"
+            )
+        if self.interval_s * _INTERVALS > self.peer_timeout_s:
+            raise ValueError(
+                f"interval_s must be {self.peer_timeout_s / _INTERVALS:g} at most, a third of peer_timeout_s, or others"
+                f" take this router for dead between two messages; got {interval_s}"
+            )

@@ -14,12 +14,12 @@ from tests.waiting import wait_until
 
 from cachelb.common.secret import Secret
 from cachelb.state.carrier import Asked, Received, Refused
-from cachelb.state.options import exchange_settings
+from cachelb.state.options import ExchangeSettings
 from cachelb.state.redis.carrier import RedisCarrier
 from cachelb.state.redis.link import RedisLink, _View
 from cachelb.state.seal import Seal
 
-SETTINGS = exchange_settings(interval_s=0.005, peer_timeout_s=2.0, warm_start_s=0.0, ttl_s=60.0, max_mb=16.0)
+SETTINGS = ExchangeSettings(interval_s=0.005, peer_timeout_s=2.0, ttl_s=60.0)
 
 
 def messages() -> tuple[bytes, bytes]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
 from typing import Any, Protocol, TypeAlias, TypeVar
 
 from tests.cutting_proxy import CuttingProxy
@@ -115,7 +114,7 @@ def expire_after(state: State, peer_timeout_s: float) -> None:
     """From now on a peer is gone after so many seconds."""
     run = state._runs.latest
     assert run is not None
-    run._settings = replace(run._settings, peer_timeout_s=peer_timeout_s)
+    run._settings.peer_timeout_s = peer_timeout_s
 
 
 def matched(router: Router[str], tokens: list[int] = STORY) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import weakref
+from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING
 
 from cachelb.integrations.ray_serve.carrier import RayCarrier
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from cachelb.router import Router
 
 
+@dataclass(eq=False, repr=False)
 class RayState(Attachment):
     """Shares load and placements with all routers in the cluster that have one of the same name.
 
@@ -48,28 +50,16 @@ class RayState(Attachment):
         'chat'
     """
 
-    def __init__(
-        self,
-        name: str,
-        *,
-        interval_s: float = 0.05,
-        peer_timeout_s: float = 5.0,
-        warm_start_s: float = 0.0,
-        ttl_s: float = 3600.0,
-        max_mb: float = 16.0,
-        share_fleet: bool = False,
-        ends_with_serve: bool = False,
-    ) -> None:
-        self.name = text("name", name)
-        self._ends_with_serve = ends_with_serve
-        super().__init__(
-            interval_s=interval_s,
-            peer_timeout_s=peer_timeout_s,
-            warm_start_s=warm_start_s,
-            ttl_s=ttl_s,
-            max_mb=max_mb,
-            share_fleet=share_fleet,
-        )
+    name: str
+    _: KW_ONLY
+    interval_s: float = 0.05
+    peer_timeout_s: float = 5.0
+    ends_with_serve: bool = False
+
+    def __post_init__(self) -> None:
+        """Check the options."""
+        text("name", self.name)
+        super().__post_init__()
 
     def _carrier(self, secrets: Sequence[Secret]) -> RayCarrier:
         del secrets  # the cluster is trusted
@@ -79,7 +69,7 @@ class RayState(Attachment):
         """Return the function that finds the actor."""
         from cachelb.integrations.ray_serve.actor import trader
 
-        return trader(self.name, self._settings.max_bytes, ends_with_serve=self._ends_with_serve)
+        return trader(self.name, self.max_bytes, ends_with_serve=self.ends_with_serve)
 
 
 def close_with(owner: object, router: Router[Any]) -> None:

@@ -21,7 +21,7 @@ from cachelb.state.seal import LIFE_BYTES, BadFrameError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from cachelb.state.exchange import ExchangeSettings
+    from cachelb.state.options import ExchangeSettings
     from cachelb.state.redis.answers import Answer
     from cachelb.state.redis.link import RedisLink, Word
     from cachelb.state.seal import Seal

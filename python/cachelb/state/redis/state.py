@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import KW_ONLY, InitVar, dataclass
 
 from cachelb.common.extras import need
 from cachelb.common.secret import Secret
@@ -11,6 +12,7 @@ from cachelb.state.carrier import Carrier
 from cachelb.state.options import megabytes, text
 
 
+@dataclass(eq=False, repr=False)
 class RedisState(Attachment):
     """Shares a router's placements and bookings with all routers on the same stream of a Redis or Valkey server.
 
@@ -42,42 +44,29 @@ class RedisState(Attachment):
         RedisState('redis://10.0.0.5:6379/0', stream='cachelb')
     """
 
-    def __init__(
-        self,
-        url: str,
-        *,
-        stream: str = "cachelb",
-        interval_s: float = 0.02,
-        peer_timeout_s: float = 1.5,
-        warm_start_s: float = 0.0,
-        ttl_s: float = 3600.0,
-        max_mb: float = 16.0,
-        max_server_mb: float = 64.0,
-        share_fleet: bool = False,
-    ) -> None:
+    url: InitVar[str]
+    _: KW_ONLY
+    stream: str = "cachelb"
+    max_server_mb: float = 64.0
+
+    def __post_init__(self, url: str) -> None:
+        """Check the options."""
         need("RedisState", "redis", "cryptography")
         self._url = text("url", url)
-        self._stream = text("stream", stream)
-        self._max_server_bytes = megabytes("max_server_mb", max_server_mb)
-        super().__init__(
-            interval_s=interval_s,
-            peer_timeout_s=peer_timeout_s,
-            warm_start_s=warm_start_s,
-            ttl_s=ttl_s,
-            max_mb=max_mb,
-            share_fleet=share_fleet,
-        )
+        text("stream", self.stream)
+        self._max_server_bytes = megabytes("max_server_mb", self.max_server_mb)
+        super().__post_init__()
         from cachelb.state.redis.link import RedisLink
 
         self._shown = RedisLink(self._url).shown
 
     def __repr__(self) -> str:
-        return f"RedisState({self._shown!r}, stream={self._stream!r})"
+        return f"RedisState({self._shown!r}, stream={self.stream!r})"
 
     def _carrier(self, secrets: Sequence[Secret]) -> Carrier:
         from cachelb.state.redis.carrier import RedisCarrier
         from cachelb.state.redis.link import RedisLink
         from cachelb.state.seal import Seal
 
-        link, frames = RedisLink(self._url), Seal(secrets, self._stream)
-        return RedisCarrier(link, self._stream, frames, self._settings, self._max_server_bytes)
+        link, frames = RedisLink(self._url), Seal(secrets, self.stream)
+        return RedisCarrier(link, self.stream, frames, self, self._max_server_bytes)

@@ -11,7 +11,7 @@ from cachelb.common.arguments import listed, require, whole
 from cachelb.common.extras import need
 from cachelb.common.runs import Runs
 from cachelb.events.endpoints import DEFAULT_PORT, Endpoint
-from cachelb.events.options import bind_address, fleet_settings, high_water_mark, relay_keys
+from cachelb.events.options import FleetSettings, bind_address, relay_keys
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -107,15 +107,14 @@ class Relay:
         rcvhwm: int = 10_000,
     ) -> None:
         need("Relay", "zmq")
-        high_water_mark("hwm", hwm)
+        whole("hwm", hwm, 1)
         self._bind, self._hwm = bind_address(bind, like="tcp://0.0.0.0:7800"), hwm
         self._workers, self._keys = _ranks(workers), relay_keys(secret)
-        self._settings = fleet_settings(
+        self._settings = FleetSettings(
             default_port=default_port,
             replay_port=replay_port,
             endpoints=endpoints,
             discover=discover,
-            relay=None,
             topic_filter=topic_filter,
             rcvhwm=rcvhwm,
             replay_timeout_s=1.0,

@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 import zmq
@@ -14,12 +12,13 @@ import zmq
 from cachelb._core import worker_name
 from cachelb.events.discovery import Discovery, Found
 from cachelb.events.endpoints import Endpoint, default_endpoint
+from cachelb.events.options import FleetSettings
 from cachelb.events.sink import KvSink
 from cachelb.events.stats import StreamStats, ZmqSourceStats
 from cachelb.events.zmq.relayed import RelayEndpoint
 from cachelb.events.zmq.relayed_stream import RelayedStream
 from cachelb.events.zmq.sockets import Hub
-from cachelb.events.zmq.stream import Stream, StreamSettings
+from cachelb.events.zmq.stream import Stream
 from cachelb.sources.http import PageError, address_of
 
 Where: TypeAlias = tuple[str, int | None]
@@ -31,32 +30,6 @@ _RETRY_S: Final = 1.0
 
 _ASK_AGAIN_S: Final = 2.0
 """Seconds until a disconnected worker is asked for its endpoint again: it may have moved."""
-
-
-@dataclass(frozen=True, slots=True)
-class FleetSettings:
-    """The streams to subscribe to."""
-
-    stream: StreamSettings
-    port: int  # of the event socket on a worker's host
-    replay_port: int | None  # None if there is no replay socket
-    # None for a worker that publishes nothing; a mapping leaves the workers that it does not name to the ports
-    endpoints: Mapping[str, Endpoint] | Callable[[str], Endpoint | None]
-    discover: bool  # ask those workers where they publish
-    relay: RelayEndpoint | None = None  # of those workers' streams, None if each publishes for itself
-
-    def asks(self, key: str) -> bool:
-        """Return whether a worker is asked for its endpoint: not if the user configured one."""
-        return self.discover and not callable(self.endpoints) and key not in self.endpoints
-
-    def endpoint(self, key: str) -> Endpoint | RelayEndpoint | None:
-        """Return where a worker publishes unless it is asked, None if it publishes nothing."""
-        if callable(self.endpoints):
-            found = self.endpoints(key)
-            if found is not None and not isinstance(found, Endpoint):
-                raise TypeError(f"endpoints() must return an Endpoint or None, got {type(found).__name__}")
-            return found
-        return self.endpoints.get(key) or self.relay or default_endpoint(key, self.port, self.replay_port)
 
 
 class Fleet:
@@ -183,11 +156,10 @@ class Fleet:
 
     def _make(self, where: Where, endpoint: Endpoint | RelayEndpoint, now_s: float) -> None:
         """Make one stream."""
-        settings, hub, sink, shown = self._settings.stream, self._hub, self._sink, _shown(where)
-        if isinstance(endpoint, RelayEndpoint):
-            self._streams[where] = RelayedStream(where, endpoint, settings, hub=hub, sink=sink, shown=shown)
-        else:
-            self._streams[where] = Stream(where, endpoint, settings, hub=hub, sink=sink, shown=shown)
+        kind = RelayedStream if isinstance(endpoint, RelayEndpoint) else Stream
+        self._streams[where] = kind(
+            where, endpoint, self._settings, hub=self._hub, sink=self._sink, shown=_shown(where)
+        )
         self._open(where, now_s)
 
     def _is_connected(self, key: str) -> bool:
@@ -202,7 +174,7 @@ class Fleet:
             del self._ask_s[key]
             self._unusable.pop((key, None), None)
             settings = self._settings
-            self._place(key, ranks, default_endpoint(key, settings.port, settings.replay_port), now_s)
+            self._place(key, ranks, default_endpoint(key, settings.default_port, settings.replay_port), now_s)
             return
         if isinstance(found, Exception):
             if not any(owner == key for owner, _ in self._streams):

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from cachelb.common.extras import need
 from cachelb.common.runs import Runs
-from cachelb.events.endpoints import DEFAULT_PORT, Endpoint
-from cachelb.events.options import fleet_settings
+from cachelb.events.options import FleetSettings
 from cachelb.events.stats import ZmqSourceStats
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Sequence
 
     from cachelb.events.sink import KvSink
     from cachelb.events.zmq.subscriber import Subscriber
 
 
-class ZmqSource:
+@dataclass(kw_only=True, eq=False, repr=False)
+class ZmqSource(FleetSettings):
     """Subscribes to the KV cache events of every worker and applies them to the router's index.
 
     One thread serves all workers of the router, as they change. It subscribes, and requests earlier messages from the
@@ -54,31 +55,10 @@ class ZmqSource:
         ...     router.attach(ZmqSource(replay_port=5657))  # router.close() stops it
     """
 
-    def __init__(
-        self,
-        *,
-        default_port: int = DEFAULT_PORT,
-        replay_port: int | None = None,
-        endpoints: Mapping[str, Endpoint] | Callable[[str], Endpoint | None] | None = None,
-        discover: bool = False,
-        relay: str | None = None,
-        secret: str | Sequence[str] | None = None,
-        topic_filter: str = "",
-        rcvhwm: int = 10_000,
-        replay_timeout_s: float = 5.0,
-    ) -> None:
+    def __post_init__(self, secret: str | Sequence[str] | None) -> None:
+        """Check the options."""
         need("ZmqSource", "zmq")
-        self._settings = fleet_settings(
-            default_port=default_port,
-            replay_port=replay_port,
-            endpoints=endpoints,
-            discover=discover,
-            relay=relay,
-            topic_filter=topic_filter,
-            rcvhwm=rcvhwm,
-            replay_timeout_s=replay_timeout_s,
-            secret=secret,
-        )
+        super().__post_init__(secret)
         self._runs: Runs[Subscriber] = Runs()
 
     def start(self, router: KvSink, /) -> None:
@@ -93,7 +73,7 @@ class ZmqSource:
         from cachelb.events.zmq.subscriber import Subscriber
 
         self._runs.claim(self)
-        self._runs.latest = Subscriber(self._settings, router)
+        self._runs.latest = Subscriber(self, router)
         self._runs.latest.start()
 
     def stop(self) -> None:

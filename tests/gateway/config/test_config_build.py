@@ -129,15 +129,15 @@ def event_source(data: dict[str, Any]) -> ZmqSource | None:
 def test_events_come_through_a_relay_if_one_is_named() -> None:
     source = event_source({"kv_events": {"relay": "tcp://relay:7800"}})
     assert source is not None
-    assert source._settings.endpoint("http://gpu0:8000") == RelayEndpoint("tcp://relay:7800", "tcp://relay:7801")
+    assert source.endpoint("http://gpu0:8000") == RelayEndpoint("tcp://relay:7800", "tcp://relay:7801")
 
 
 @pytest.mark.parametrize(
     ("data", "expected"),
     [
-        ({"router": {"policy": "kv-aware"}}, (5557, None, b"")),
-        ({"router": {"prefill_policy": "kv-aware"}}, (5557, None, b"")),
-        ({"kv_events": {"default_port": 1, "replay_port": 2, "topic_filter": "kv@"}}, (1, 2, b"kv@")),
+        ({"router": {"policy": "kv-aware"}}, (5557, None, "")),
+        ({"router": {"prefill_policy": "kv-aware"}}, (5557, None, "")),
+        ({"kv_events": {"default_port": 1, "replay_port": 2, "topic_filter": "kv@"}}, (1, 2, "kv@")),
         ({"router": {"policy": "kv-aware"}, "kv_events": {"enabled": False}}, None),
         ({"router": {"policy": "cache-aware"}}, None),
     ],
@@ -145,5 +145,4 @@ def test_events_come_through_a_relay_if_one_is_named() -> None:
 )
 def test_events_are_received_if_asked_for_or_needed(data: dict[str, Any], expected: object) -> None:
     source = event_source(data)
-    settings = None if source is None else source._settings
-    assert (settings and (settings.port, settings.replay_port, settings.stream.topic_filter)) == expected
+    assert (source and (source.default_port, source.replay_port, source.topic_filter)) == expected

@@ -5,14 +5,14 @@ from __future__ import annotations
 import logging
 import time
 from contextlib import suppress
+from functools import cached_property
 from typing import Final
 
 import zmq
 
-from cachelb.events.sink import KvSink
-from cachelb.events.zmq.relayed import RelayEndpoint, StreamSign, Where, split_relayed, stream_name
-from cachelb.events.zmq.sockets import Hub, Keys
-from cachelb.events.zmq.stream import Stream, StreamSettings
+from cachelb.events.zmq.relayed import StreamSign, split_relayed, stream_name
+from cachelb.events.zmq.sockets import Keys
+from cachelb.events.zmq.stream import Stream
 
 _log = logging.getLogger("cachelb.events")
 
@@ -23,21 +23,13 @@ _ASK_AGAIN_S: Final = (0.5, 2.0)
 class RelayedStream(Stream):
     """A stream behind a relay, connected if this is connected to the relay and the relay to the engine."""
 
-    def __init__(
-        self,
-        where: Where,
-        endpoint: RelayEndpoint,
-        settings: StreamSettings,
-        *,
-        hub: Hub,
-        sink: KvSink,
-        shown: str,
-    ) -> None:
-        super().__init__(where, endpoint, settings, hub=hub, sink=sink, shown=shown)
-        self._name = stream_name(where)
-        self._sign: StreamSign | None = None
-        self._last: int | None = None
-        self._ask_s = 0.0
+    _sign: StreamSign | None = None
+    _last: int | None = None
+    _ask_s = 0.0
+
+    @cached_property
+    def _name(self) -> bytes:
+        return stream_name((self._key, self._rank))
 
     @property
     def place(self) -> object:
@@ -86,7 +78,7 @@ class RelayedStream(Stream):
     def _on_frames(self, frames: list[bytes]) -> None:
         message = split_relayed(frames)
         if message is None:
-            self._messages += 1
+            self._counts["messages"] += 1
             self._fail_frames()
             return
         if message.sign != self._sign:
@@ -98,7 +90,7 @@ class RelayedStream(Stream):
             self._catch_up()
         self._last = message.last
         if message.live is not None and self._connected:
-            self._messages += 1
+            self._counts["messages"] += 1
             self._on_live(*message.live)
 
     def _on_sign(self, sign: StreamSign) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import time
-from dataclasses import dataclass
+from collections import Counter
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 import zmq
@@ -17,9 +18,10 @@ from cachelb.events.zmq.replay import MOST_REPLAYED_BYTES, Progress, Replay
 from cachelb.events.zmq.sockets import received
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from cachelb.events.endpoints import Endpoint
+    from cachelb.events.options import FleetSettings
     from cachelb.events.sink import KvSink
     from cachelb.events.zmq.relayed import RelayEndpoint
     from cachelb.events.zmq.sockets import Hub, Keys
@@ -36,16 +38,6 @@ _MOST_BYTES_AT_ONCE: Final = 128 << 20
 """Bytes that may arrive between two turns: the events of 20 million tokens."""
 
 
-@dataclass(frozen=True, slots=True)
-class StreamSettings:
-    """Options of receiving."""
-
-    topic_filter: bytes  # prefix of topics
-    rcvhwm: int  # unread messages kept for a stream
-    replay_timeout_s: float
-    relay_keys: Keys | None = None
-
-
 class Stream:
     """Receives one stream for the sink. Lives in the subscriber's thread; `stats` may be read anywhere."""
 
@@ -53,7 +45,7 @@ class Stream:
         self,
         where: tuple[str, int | None],
         endpoint: Endpoint | RelayEndpoint,
-        settings: StreamSettings,
+        settings: FleetSettings,
         *,
         hub: Hub,
         sink: KvSink,
@@ -71,8 +63,7 @@ class Stream:
         self._connected = False
         self._unreachable = False
         self._replay_failing = False
-        self._messages = self._malformed = self._refused = 0
-        self._connections = self._replays = self._replays_failed = 0
+        self._counts: Counter[str] = Counter()  # by the names of `StreamStats`
         self.last_error: str | None = None
         self.is_given_up = False
         self._cut_off_s: float | None = None
@@ -104,13 +95,8 @@ class Stream:
         return StreamStats(
             state=self._state(),
             address=self.endpoint.address,
-            messages=self._messages,
-            malformed=self._malformed,
-            refused=self._refused,
-            connections=self._connections,
-            replays=self._replays,
-            replays_failed=self._replays_failed,
             last_error=self.last_error,
+            **self._counts,
         )
 
     @property
@@ -175,8 +161,8 @@ class Stream:
             self._on_frames(frames)
 
     def _on_flood(self) -> None:
-        self._messages += 1
-        self._malformed += 1
+        self._counts["messages"] += 1
+        self._counts["malformed"] += 1
         _log.error("%s publishes more than %d MB at once", self._shown, _MOST_BYTES_AT_ONCE >> 20)
         self._give_up("flooded")
 
@@ -196,7 +182,7 @@ class Stream:
 
     def _wanted(self) -> bytes | None:
         """Return the topic prefix, None for a stream that must be requested."""
-        return self._settings.topic_filter
+        return self._settings.topic_filter.encode()
 
     def _keys(self) -> Keys | None:
         """Return the CURVE keys of the server."""
@@ -216,7 +202,7 @@ class Stream:
 
     def _on_frames(self, frames: list[bytes]) -> None:
         """Process a message."""
-        self._messages += 1
+        self._counts["messages"] += 1
         message = split_live(frames)
         if message is None:
             self._fail_frames()
@@ -230,7 +216,7 @@ class Stream:
     def _on_connected(self) -> None:
         self._connected = True
         self._unreachable = False
-        self._connections += 1
+        self._counts["connections"] += 1
         _log.info("the event stream of %s is connected", self._shown)
         if self._socket is not None:
             self._socket.get(zmq.EVENTS)  # sends the subscription, which must precede the replay request
@@ -238,42 +224,28 @@ class Stream:
 
     def _catch_up(self) -> None:
         """Request messages that may have been missed."""
-        try:
-            start = self._sink.event_sink.connected(self._key, self._rank, self._replayable())
-        except Exception as error:  # noqa: BLE001 - logged; other workers must not be affected
-            self._refuse(error)
-        else:
-            self._start_replay(start)
+        with self._refusing():
+            self._start_replay(self._sink.event_sink.connected(self._key, self._rank, self._replayable()))
 
     def _on_disconnected(self) -> None:
         self._connected = False
         self._end_replay()
-        try:
+        with self._refusing():
             self._sink.event_sink.disconnected(self._key, self._rank)
-        except Exception as error:  # noqa: BLE001 - logged; other workers must not be affected
-            self._refuse(error)
 
     def _on_live(self, seq: int | None, payload: bytes) -> None:
-        try:
+        with self._refusing():
             _, start = self._sink.event_sink.live(self._key, self._rank, seq, payload)
-        except Exception as error:  # noqa: BLE001 - logged; other workers must not be affected
-            self._refuse(error)
-        else:
             self._start_replay(start)
 
     def _on_replayed(self, seq: int, payload: bytes) -> None:
-        try:
+        with self._refusing():
             self._sink.event_sink.replayed(self._key, self._rank, seq, payload)
-        except Exception as error:  # noqa: BLE001 - logged; other workers must not be affected
-            self._refuse(error)
 
     def _on_replay_ended(self, *, complete: bool) -> int | None:
-        """Report the end of the replay; return the start of the next one."""
-        try:
+        """Report the end of the replay; return the start of the next one, None if the router refuses."""
+        with self._refusing():
             return self._sink.event_sink.replay_ended(self._key, self._rank, complete)
-        except Exception as error:  # noqa: BLE001 - logged; other workers must not be affected
-            self._refuse(error)
-            return None
 
     # --- replay ---
 
@@ -286,7 +258,7 @@ class Stream:
         if address is None or not self._replayable():
             self._on_replay_ended(complete=False)
             return
-        self._replays += 1
+        self._counts["replays"] += 1
         try:
             self._replay = Replay(
                 lambda: self._hub.dealer(self, address, self._keys()),
@@ -320,7 +292,7 @@ class Stream:
 
     def _on_replay_failed(self, why: str) -> int | None:
         self._end_replay()
-        self._replays_failed += 1
+        self._counts["replays_failed"] += 1
         self.last_error = "no replay"
         if not self._replay_failing:
             _log.warning("%s does not replay its events at %s: %s", self._shown, self.endpoint.replay, why)
@@ -330,7 +302,7 @@ class Stream:
     def _end_replay(self) -> None:
         replay, self._replay = self._replay, None
         if replay is not None:
-            self._malformed += replay.malformed
+            self._counts["malformed"] += replay.malformed
             replay.end()
 
     # --- the rest ---
@@ -348,7 +320,7 @@ class Stream:
             return "unusable"
         if self._connected:
             return "live" if self._replay is None else "replaying"
-        return "disconnected" if self._connections else "connecting"
+        return "disconnected" if self._counts["connections"] else "connecting"
 
     def _on_unreachable(self, why: str) -> None:
         """Log once that there is no connection; it is retried all the time."""
@@ -358,16 +330,20 @@ class Stream:
         self.last_error = why
 
     def _fail_frames(self) -> None:
-        self._malformed += 1
+        self._counts["malformed"] += 1
         self.last_error = "malformed message"
-        if self._malformed == 1:
+        if self._counts["malformed"] == 1:
             _log.warning("the event stream of %s carries messages that are not in the format of an engine", self._shown)
 
-    def _refuse(self, error: Exception) -> None:
-        """Count a message that the router refused, unless its worker was just removed."""
-        if isinstance(error, UnknownWorkerError):
-            return
-        self._refused += 1
-        self.last_error = type(error).__name__
-        if self._refused == 1:
-            _log.error("the router fails on the event stream of %s", self._shown, exc_info=error)
+    @contextmanager
+    def _refusing(self) -> Iterator[None]:
+        """Count a message that the router refuses, unless its worker was just removed."""
+        try:
+            yield
+        except UnknownWorkerError:
+            pass
+        except Exception as error:  # noqa: BLE001 - logged; other workers must not be affected
+            self._counts["refused"] += 1
+            self.last_error = type(error).__name__
+            if self._counts["refused"] == 1:
+                _log.exception("the router fails on the event stream of %s", self._shown)

@@ -10,7 +10,8 @@ import threading
 import time
 from typing import Final, Protocol
 
-from cachelb.events.fleet import Fleet, FleetSettings
+from cachelb.events.fleet import Fleet
+from cachelb.events.options import FleetSettings
 from cachelb.events.sink import KvSink
 from cachelb.events.stats import ZmqSourceStats
 from cachelb.events.zmq.sockets import Hub

@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterable, Callable, Iterable, Iterator, Mapping, Sequence
 from os import PathLike
 from types import GenericAlias, TracebackType
-from typing import Any, ClassVar, Generic, Self, TypeVar, final
+from typing import Any, ClassVar, Generic, Self, TypeVar, Unpack, final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -15,7 +15,7 @@ from cachelb.events.sink import RouterEvents
 from cachelb.explanation import Explanation
 from cachelb.sources.base import LoadSink
 from cachelb.tracking import TrackedIterator, TrackedStream
-from cachelb.types import Outcome, Reason, Reservation, Tokens
+from cachelb.types import Outcome, Reason, RequestArguments, Reservation, Tokens
 
 __all__ = [
     "AdmissionGate",
@@ -532,33 +532,7 @@ class Router(Generic[_W]):
     ) -> Self: ...
     @classmethod
     def __class_getitem__(cls, key: object) -> GenericAlias: ...
-    def select_worker(
-        self,
-        *,
-        tokens: Tokens | None = None,
-        text: str | None = None,
-        messages: Sequence[Mapping[str, Any]] | None = None,
-        blocks: Tokens | None = None,
-        body: Buffer | None = None,
-        path: str | None = None,
-        headers: Headers | None = None,
-        boundaries: Tokens | None = None,
-        prompt_tokens: int | None = None,
-        model: str | None = None,
-        lora: str | None = None,
-        cache_salt: str | None = None,
-        mm: Iterable[tuple[int, int, int]] | None = None,
-        session: str | None = None,
-        tenant: str | None = None,
-        priority: int = 0,
-        max_output_tokens: int | None = None,
-        expected_output_tokens: int | None = None,
-        cache_ttl_s: float | None = None,
-        among: Iterable[object] | None = None,
-        exclude: Iterable[object] | None = None,
-        by_load: bool = False,
-        dry_run: bool = False,
-    ) -> Decision[_W]:
+    def select_worker(self, *, dry_run: bool = False, **request: Unpack[RequestArguments]) -> Decision[_W]:
         """Pick a worker, book its load and record the placement, in one step.
 
         One of `tokens`, `text`, `messages`, `blocks` and `body` describes the prompt.

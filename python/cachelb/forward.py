@@ -133,8 +133,8 @@ class Answer(TrackedStream[bytes], Generic[D]):
 
     async def aclose(self) -> None:
         """Cancel the request if it has not ended, and close the connection. Clients may stop after the closing mark."""
-        if self._open and self._report.is_over():
-            await self._finish(self._report.end)
+        if self._open and self._is_over():
+            await self._finish(self._end)
         await super().aclose()
 
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from contextlib import AsyncExitStack, ExitStack
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, cast
+from contextlib import AsyncExitStack, ExitStack, suppress
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar, cast
 
 from cachelb.answers import Reporting, ResponseId
 
@@ -46,25 +46,36 @@ class Tracker(Reporting, Protocol):
     def _unread(self) -> None: ...
 
 
-class _Report(Generic[_T]):
+class _Tracked(Generic[_T]):
     """Turns items into calls on a decision."""
+
+    _CLOSE: ClassVar[str]  # the method that closes the upstream
+    _open = False
 
     def __init__(
         self,
         decision: Tracker,
-        tokens_of: Callable[[_T], int] | None,
-        usage_of: Callable[[Sequence[_T]], Usage | None] | None,
+        items: Any,  # noqa: ANN401 - an iterable, asynchronous or not
+        tokens_of: Callable[[_T], int] | None = None,
+        usage_of: Callable[[Sequence[_T]], Usage | None] | None = None,
     ) -> None:
-        self.decision = decision
+        self._iterator = iterator = self._iterate(items)
+        parts = (iterator,) if iterator is items else (iterator, items)
+        self._upstream: tuple[Any, ...] = tuple(part for part in parts if callable(getattr(part, self._CLOSE, None)))
+        self._decision = decision
         self._tokens_of = tokens_of
         self._usage_of = usage_of
         self._last: deque[_T] = deque(maxlen=_KEPT)
         self._is_unread = False
         self._response_id = ResponseId(decision)
+        self._open = True
 
-    def item(self, item: _T) -> None:
+    def _iterate(self, items: Any) -> Any:  # noqa: ANN401 - as above
+        raise NotImplementedError
+
+    def _item(self, item: _T) -> None:
         if self._tokens_of is None:
-            self.decision.on_tokens(1)
+            self._decision.on_tokens(1)
         else:
             self._count(item, self._tokens_of)
         if isinstance(item, bytes):
@@ -75,38 +86,38 @@ class _Report(Generic[_T]):
                 kept = cast("_T", item[-_KEPT_LENGTH:])
             self._last.append(kept)
 
-    def is_over(self) -> bool:
+    def _is_over(self) -> bool:
         """Return whether the latest item ends with the closing mark of a stream."""
         last = self._last[-1] if self._last else None
         return isinstance(last, bytes) and last.rstrip().endswith(_DONE)
 
-    def end(self) -> None:
+    def _end(self) -> None:
         usage: dict[str, Any] = {}
         try:
             if self._usage_of is not None:
                 found: Any = self._usage_of(tuple(self._last)) or {}
                 usage = {name: found[name] for name in _COUNTS if name in found}
         except Exception as error:  # noqa: BLE001 - the client has its answer by now, with or without counts
-            self._unread(error)
+            self._note_unread(error)
         finally:
-            self.decision.on_complete(**usage)
+            self._decision.on_complete(**usage)
 
     def _count(self, item: _T, tokens_of: Callable[[_T], int]) -> None:
         """Count the tokens of an item; an uncountable item is one."""
         try:
-            self.decision.on_tokens(tokens_of(item))
+            self._decision.on_tokens(tokens_of(item))
         except Exception as error:  # noqa: BLE001 - an odd item must not end the answer
-            self._unread(error)
-            self.decision.on_tokens(1)
+            self._note_unread(error)
+            self._decision.on_tokens(1)
 
-    def _unread(self, error: Exception) -> None:
-        self.decision._unread()  # noqa: SLF001 - a decision of this package
+    def _note_unread(self, error: Exception) -> None:
+        self._decision._unread()  # noqa: SLF001 - a decision of this package
         if not self._is_unread:
             _log.warning("the token counts of an answer are unreadable: %s; logged once", type(error).__name__)
         self._is_unread = True
 
 
-class TrackedStream(Generic[_T]):
+class TrackedStream(_Tracked[_T]):
     """An asynchronous iterator over the parts of an answer that reports to the decision.
 
     The first item is the first token, and every item adds its tokens; the end completes the request, an exception of
@@ -127,25 +138,16 @@ class TrackedStream(Generic[_T]):
         ([b'Hello', b' world'], {'gpu0': 0})
     """
 
-    def __init__(
-        self,
-        decision: Tracker,
-        items: AsyncIterable[_T],
-        tokens_of: Callable[[_T], int] | None = None,
-        usage_of: Callable[[Sequence[_T]], Usage | None] | None = None,
-    ) -> None:
-        self._open = False
-        self._iterator: AsyncIterator[_T] = aiter(items)
-        self._upstream = _closeable(items, self._iterator, "aclose")
-        self._report = _Report(decision, tokens_of, usage_of)
+    _CLOSE = "aclose"
+    _loop: asyncio.AbstractEventLoop | None = None
+
+    def _iterate(self, items: AsyncIterable[_T]) -> AsyncIterator[_T]:
         # Here, so that importing cachelb does not import it.
         import asyncio
 
-        try:
-            self._loop: asyncio.AbstractEventLoop | None = asyncio.get_running_loop()
-        except RuntimeError:
-            self._loop = None
-        self._open = True
+        with suppress(RuntimeError):
+            self._loop = asyncio.get_running_loop()
+        return aiter(items)
 
     def __aiter__(self) -> Self:
         return self
@@ -154,24 +156,24 @@ class TrackedStream(Generic[_T]):
         if not self._open:
             raise StopAsyncIteration
         try:
-            item = await anext(self._iterator)
+            item: _T = await anext(self._iterator)
         except StopAsyncIteration:
-            await self._finish(self._report.end)
+            await self._finish(self._end)
             raise
         except BaseException as error:
-            await self._finish(self._report.decision.on_error, error)
+            await self._finish(self._decision.on_error, error)
             raise
         try:
-            self._report.item(item)
+            self._item(item)
         except BaseException:
-            await self._finish(self._report.decision.cancel)
+            await self._finish(self._decision.cancel)
             raise
         return item
 
     async def aclose(self) -> None:
         """Cancel the request if it has not ended, and close the upstream."""
         if self._open:
-            await self._finish(self._report.decision.cancel)
+            await self._finish(self._decision.cancel)
 
     async def _finish(self, report: Callable[..., object], *arguments: BaseException) -> None:
         """Release the load first, without interruption, then close."""
@@ -191,7 +193,7 @@ class TrackedStream(Generic[_T]):
         if not self._open:
             return
         self._open = False
-        self._report.decision.cancel()
+        self._decision.cancel()
         if not self._upstream:
             return
         if self._loop is None or self._loop.is_closed():
@@ -201,7 +203,7 @@ class TrackedStream(Generic[_T]):
         self._loop.call_soon_threadsafe(_close_later, self._loop, self._upstream)
 
 
-class TrackedIterator(Generic[_T]):
+class TrackedIterator(_Tracked[_T]):
     """As `TrackedStream`, for an iterator that is not asynchronous.
 
     Example:
@@ -211,18 +213,10 @@ class TrackedIterator(Generic[_T]):
         ([b'Hello', b' world'], {'gpu0': 0})
     """
 
-    def __init__(
-        self,
-        decision: Tracker,
-        items: Iterable[_T],
-        tokens_of: Callable[[_T], int] | None = None,
-        usage_of: Callable[[Sequence[_T]], Usage | None] | None = None,
-    ) -> None:
-        self._open = False
-        self._iterator: Iterator[_T] = iter(items)
-        self._upstream = _closeable(items, self._iterator, "close")
-        self._report = _Report(decision, tokens_of, usage_of)
-        self._open = True
+    _CLOSE = "close"
+
+    def _iterate(self, items: Iterable[_T]) -> Iterator[_T]:
+        return iter(items)
 
     def __iter__(self) -> Self:
         return self
@@ -231,24 +225,24 @@ class TrackedIterator(Generic[_T]):
         if not self._open:
             raise StopIteration
         try:
-            item = next(self._iterator)
+            item: _T = next(self._iterator)
         except StopIteration:
-            self._finish(self._report.end)
+            self._finish(self._end)
             raise
         except BaseException as error:
-            self._finish(self._report.decision.on_error, error)
+            self._finish(self._decision.on_error, error)
             raise
         try:
-            self._report.item(item)
+            self._item(item)
         except BaseException:
-            self._finish(self._report.decision.cancel)
+            self._finish(self._decision.cancel)
             raise
         return item
 
     def close(self) -> None:
         """Cancel the request if it has not ended, and close the upstream."""
         if self._open:
-            self._finish(self._report.decision.cancel)
+            self._finish(self._decision.cancel)
 
     def _finish(self, report: Callable[..., object], *arguments: BaseException) -> None:
         self._open = False
@@ -267,12 +261,6 @@ class TrackedIterator(Generic[_T]):
 
     def __del__(self) -> None:
         self.close()
-
-
-def _closeable(items: object, iterator: object, name: str) -> tuple[Any, ...]:
-    """List the objects to close, the iterator before its iterable."""
-    parts = (iterator,) if iterator is items else (iterator, items)
-    return tuple(part for part in parts if callable(getattr(part, name, None)))
 
 
 async def _aclose(upstream: tuple[Any, ...]) -> None:

@@ -131,12 +131,10 @@ def stub() -> str:
     from cachelb import policies
 
     names = literal([*POLICIES, *ALIASES])
-    exported = sorted(policies.__all__, key=lambda name: (not name.isupper(), name))
     make = indent(getdoc(policies.make) or "", "    ").strip()
     text = "".join(
         [
             HEAD,
-            f"__all__ = {exported!r}\n\n",
             f'PolicyName: TypeAlias = {names}\n"""Names of the policies that come with cachelb."""\n\n',
             shared_dicts(),
             *map(policy_class, POLICIES.values()),

@@ -14,42 +14,6 @@ from cachelb.policies.custom import RequestView as RequestView
 from cachelb.policies.custom import lowest as lowest
 from cachelb.policies.learned import Learner
 
-__all__ = [
-    "ALIASES",
-    "POLICIES",
-    "Adaptive",
-    "BoundaryLearning",
-    "BuiltinPolicy",
-    "CacheAware",
-    "ConsistentHash",
-    "EstimatedTtft",
-    "ExploitExplore",
-    "FleetView",
-    "KvAware",
-    "Learned",
-    "LeastExpectedWait",
-    "LeastLoaded",
-    "LengthBucket",
-    "OverlapCost",
-    "Policy",
-    "PolicyLike",
-    "PowerOfTwo",
-    "PrefillTimesBatch",
-    "PrefixAffinity",
-    "PrefixCache",
-    "PrefixCacheAndLoad",
-    "PrefixHash",
-    "QueueOverThroughput",
-    "Random",
-    "Rendezvous",
-    "RequestView",
-    "RoundRobin",
-    "Session",
-    "StickyUntilSaturated",
-    "lowest",
-    "make",
-]
-
 PolicyName: TypeAlias = Literal[
     "adaptive",
     "cache-aware",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from cachelb.common.arguments import require, seconds, text_headers, whole
@@ -25,6 +26,7 @@ Fetch: TypeAlias = "Callable[[str], Events | Awaitable[Events]]"
 _LARGEST_BLOCK = 1 << 16
 
 
+@dataclass(eq=False, repr=False)
 class PollSource:
     """Polls the KV cache events of every TensorRT-LLM worker and applies them to the router's index.
 
@@ -68,35 +70,41 @@ class PollSource:
         ...     router.attach(PollSource(fetch))  # router.close() stops it
     """
 
-    def __init__(
-        self,
-        fetch: Fetch | None = None,
-        *,
-        interval_s: float = 0.05,
-        timeout_s: float = 10.0,
-        block_size: int | None = None,
-        verify: bool = True,
-        url: Callable[[str], str | None] | None = None,
-        headers: Mapping[str, str] | None = None,
-        tls: ssl.SSLContext | None = None,
-    ) -> None:
-        _check_http(fetch, url=url, headers=headers, tls=tls)
-        require("verify", verify, bool, "True or False")
-        if block_size is not None:
-            whole("block_size", block_size, 1, _LARGEST_BLOCK)
-        from cachelb.events.polling import PollSettings
+    fetch: Fetch | None = None
+    _: KW_ONLY
+    interval_s: float = 0.05
+    timeout_s: float = 10.0
+    block_size: int | None = None
+    verify: bool = True
+    url: Callable[[str], str | None] | None = None
+    headers: Mapping[str, str] | None = None
+    tls: ssl.SSLContext | None = None
 
-        self._settings = PollSettings(
-            fetch=fetch,
-            interval_s=seconds("interval_s", interval_s),
-            timeout_s=seconds("timeout_s", timeout_s),
-            block_size=block_size,
-            verify=verify,
-            url=url,
-            headers=dict(headers or {}),
-            tls=tls,
-        )
+    def __post_init__(self) -> None:
+        """Check the options."""
+        fetch: object = self.fetch
+        if fetch is None:
+            self._check_http()
+        elif not callable(fetch):
+            found = type(fetch).__name__
+            raise TypeError(f"fetch must be a function from a worker's key to its events, got {found}")
+        elif unused := next((name for name in ("url", "headers", "tls") if getattr(self, name) is not None), None):
+            raise ValueError(f"{unused} is of no use beside fetch, which does without it; give one of them")
+        require("verify", self.verify, bool, "True or False")
+        if self.block_size is not None:
+            whole("block_size", self.block_size, 1, _LARGEST_BLOCK)
+        self.interval_s = seconds("interval_s", self.interval_s)
+        self.timeout_s = seconds("timeout_s", self.timeout_s)
+        self.headers = text_headers(self.headers)
         self._runs: Runs[PolledRun[PollStats]] = Runs()
+
+    def _check_http(self) -> None:
+        need("PollSource without fetch", "aiohttp")
+        if self.url is not None and not callable(self.url):
+            raise TypeError(f"url must be a function from a worker's key to a URL, got {type(self.url).__name__}")
+        if self.tls is not None:
+            require("tls", self.tls, ssl.SSLContext, "an ssl.SSLContext")
+        metrics_address("http://host/", text_headers(self.headers))  # bad headers are refused here, not per poll
 
     def start(self, router: KvSink, /) -> None:
         """Start polling.
@@ -110,7 +118,7 @@ class PollSource:
         from cachelb.events.polling import poll_run
 
         self._runs.claim(self)
-        self._runs.latest = poll_run(self._settings, router)
+        self._runs.latest = poll_run(self, router)
         self._runs.latest.start()
 
     def stop(self) -> None:
@@ -125,27 +133,3 @@ class PollSource:
         """
         run = self._runs.latest
         return PollSourceStats(*((0, 0, {}) if run is None else run.totals()))
-
-
-def _check_http(
-    fetch: object,
-    *,
-    url: object,
-    headers: Mapping[str, str] | None,
-    tls: ssl.SSLContext | None,
-) -> None:
-    """Refuse what cannot be used, alone or together."""
-    if fetch is not None:
-        if not callable(fetch):
-            found = type(fetch).__name__
-            raise TypeError(f"fetch must be a function from a worker's key to its events, got {found}")
-        for name, value in (("url", url), ("headers", headers), ("tls", tls)):
-            if value is not None:
-                raise ValueError(f"{name} is of no use beside fetch, which does without it; give one of them")
-        return
-    need("PollSource without fetch", "aiohttp")
-    if url is not None and not callable(url):
-        raise TypeError(f"url must be a function from a worker's key to a URL, got {type(url).__name__}")
-    if tls is not None:
-        require("tls", tls, ssl.SSLContext, "an ssl.SSLContext")
-    metrics_address("http://host/", text_headers(headers))  # bad headers are refused here, not per poll

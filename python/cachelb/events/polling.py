@@ -8,7 +8,7 @@ import json
 import logging
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,10 +19,9 @@ from cachelb.sources.http import PageError, metrics_address
 from cachelb.sources.polled_run import Place, PolledRun, backoff_s
 
 if TYPE_CHECKING:
-    import ssl
     from collections.abc import Awaitable, Callable
 
-    from cachelb.events.poll_source import Events, Fetch
+    from cachelb.events.poll_source import Events, PollSource
     from cachelb.events.sink import KvSink
 
 _log = logging.getLogger("cachelb.events")
@@ -38,24 +37,10 @@ _NAME_THREADS: Final = 8
 """Concurrent host name lookups, which block."""
 
 
-@dataclass(frozen=True, slots=True)
-class PollSettings:
-    """How to poll; the attributes are the arguments of `PollSource`."""
-
-    fetch: Fetch | None
-    interval_s: float
-    timeout_s: float
-    block_size: int | None
-    verify: bool
-    url: Callable[[str], str | None] | None
-    headers: Mapping[str, str]
-    tls: ssl.SSLContext | None
-
-
 class WorkerPoller:
     """Polls one worker; lives on the event loop of the source."""
 
-    def __init__(self, key: str, place: Place, settings: PollSettings, sink: KvSink, calls: Calls) -> None:
+    def __init__(self, key: str, place: Place, settings: PollSource, sink: KvSink, calls: Calls) -> None:
         address, ranks = self.place = place
         self.stats = PollStats()  # replaced whole, so that any thread may read it
         self.is_gone = False  # whether the router did not know the worker
@@ -85,7 +70,9 @@ class WorkerPoller:
             if url is None:
                 return
             url = url if "://" in url else f"http://{url}"
-            place = metrics_address(url, {"Accept": "application/json", **self._settings.headers}, page=page, body=b"")
+            place = metrics_address(
+                url, {"Accept": "application/json", **(self._settings.headers or {})}, page=page, body=b""
+            )
         except Exception as error:  # noqa: BLE001 - the function is the user's; other workers are polled all the same
             self._fail("no URL", str(error) if isinstance(error, ValueError) else type(error).__name__)
             return
@@ -93,12 +80,12 @@ class WorkerPoller:
             await self._poll_with(client.get)
 
     async def _poll_with(self, fetch: Callable[[], Awaitable[Events]]) -> None:
-        while await self._poll(fetch):
-            pause_s = backoff_s(self._settings.interval_s, self._failures)
-            await asyncio.sleep(pause_s)
+        while not self.is_gone:
+            await self._poll(fetch)
+            await asyncio.sleep(backoff_s(self._settings.interval_s, self._failures))
 
-    async def _poll(self, fetch: Callable[[], Awaitable[Events]]) -> bool:
-        """Fetch the next events and apply them; return whether the worker is still registered."""
+    async def _poll(self, fetch: Callable[[], Awaitable[Events]]) -> None:
+        """Fetch the next events and apply them."""
         self.stats = replace(self.stats, polls=self.stats.polls + 1)
         try:
             async with asyncio.timeout(self._settings.timeout_s):
@@ -122,8 +109,11 @@ class WorkerPoller:
         self._failures = 0
         return self._apply(messages)
 
-    def _apply(self, messages: list[tuple[int | None, int, bytes]]) -> bool:
-        """Pass messages on; return whether the worker is still registered."""
+    def _apply(self, messages: list[tuple[int | None, int, bytes]]) -> None:
+        """Pass messages on; polling ends with a worker that the router does not know any more.
+
+        It was removed a moment ago. One that comes back has a poller of its own.
+        """
         streams = self._sink.event_sink
         try:
             if not self._connected:
@@ -136,34 +126,27 @@ class WorkerPoller:
                 if missing is not None:  # the worker was registered again a moment ago; nothing can be replayed
                     streams.replay_ended(self._key, where, False)  # noqa: FBT003 - the seam
         except KeyError:
-            return self._leave()
+            self.is_gone = True
+            return
         except Exception:  # noqa: BLE001 - a router in trouble must not end polling
             self.stats = replace(self.stats, refused=self.stats.refused + 1)
             if self.stats.refused == 1:
                 _log.exception("the router failed to apply events of %s", worker_name(self._key))
         self.stats = replace(self.stats, messages=self.stats.messages + len(messages), foreign=self._polled.foreign)
-        return True
 
-    def _fail(self, kind: str, detail: str = "") -> bool:
-        """Count a failure, and log the first of a row; return whether the worker is still registered."""
+    def _fail(self, kind: str, detail: str = "") -> None:
+        """Count a failure, and log the first of a row."""
         if not self._failures:
             _log.warning("the events of %s cannot be fetched: %s", worker_name(self._key), detail or kind)
         self._failures += 1
         self.stats = replace(self.stats, failures=self.stats.failures + 1, last_error=kind)
-        if not self._connected:
-            return True
-        try:
-            for rank in self._ranks:
-                self._sink.event_sink.disconnected(self._key, rank)
-        except KeyError:
-            return self._leave()
-        self._connected = False
-        return True
-
-    def _leave(self) -> bool:
-        """End polling: the worker was removed a moment ago. One that comes back has a poller of its own."""
-        self.is_gone = True
-        return False
+        if self._connected:
+            try:
+                for rank in self._ranks:
+                    self._sink.event_sink.disconnected(self._key, rank)
+            except KeyError:
+                self.is_gone = True
+            self._connected = False
 
 
 async def _call(answer: Any) -> Events:  # noqa: ANN401 - what the user's function returns
@@ -189,7 +172,7 @@ def _as_json(answer: object) -> bytes:
     return json.dumps(list(islice(answer, _MOST_EVENTS + 1))).encode()
 
 
-def poll_run(settings: PollSettings, sink: KvSink) -> PolledRun[PollStats]:
+def poll_run(settings: PollSource, sink: KvSink) -> PolledRun[PollStats]:
     """Prepare one run of the source's thread."""
     calls = Calls()
     return PolledRun(

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 from cachelb.common.arguments import seconds, text_headers, whole
 from cachelb.common.extras import need
 from cachelb.common.runs import Runs
-from cachelb.sources.http import default_metrics_url, metrics_address
+from cachelb.sources.http import metrics_address
 from cachelb.sources.polled_run import PolledRun
-from cachelb.sources.poller import PATIENCE_S, Poller, PollSettings
+from cachelb.sources.poller import PATIENCE_S, Poller
 
 if TYPE_CHECKING:
     import ssl
@@ -53,6 +53,7 @@ class MetricsSourceStats:
     workers: Mapping[str, WorkerPolls]
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class MetricsSource:
     """Polls every worker's metrics page and reports its load to the router.
 
@@ -89,22 +90,20 @@ class MetricsSource:
         0
     """
 
-    def __init__(
-        self,
-        *,
-        interval_s: float = 0.1,
-        timeout_s: float = PATIENCE_S,
-        url: Callable[[str], str | None] | None = None,
-        headers: Mapping[str, str] | None = None,
-        max_concurrency: int = 256,
-        tls: ssl.SSLContext | None = None,
-    ) -> None:
+    interval_s: float = 0.1
+    timeout_s: float = PATIENCE_S
+    url: Callable[[str], str | None] | None = None
+    headers: Mapping[str, str] | None = None
+    max_concurrency: int = 256
+    tls: ssl.SSLContext | None = None
+
+    def __post_init__(self) -> None:
+        """Check the options."""
         need("MetricsSource", "aiohttp")
-        interval_s, timeout_s = seconds("interval_s", interval_s), seconds("timeout_s", timeout_s)
-        whole("max_concurrency", max_concurrency, 1)
-        self._settings = PollSettings(interval_s, timeout_s, url or default_metrics_url, text_headers(headers), tls)
-        self._max_concurrency = max_concurrency
-        metrics_address("http://host/metrics", self._settings.headers)  # bad headers are refused here, not per poll
+        self.interval_s, self.timeout_s = seconds("interval_s", self.interval_s), seconds("timeout_s", self.timeout_s)
+        whole("max_concurrency", self.max_concurrency, 1)
+        self.headers = text_headers(self.headers)
+        metrics_address("http://host/metrics", self.headers)  # bad headers are refused here, not per poll
         self._runs: Runs[PolledRun[WorkerPolls]] = Runs()
 
     def start(self, router: LoadTarget, /) -> None:
@@ -116,15 +115,15 @@ class MetricsSource:
         Raises:
             RuntimeError: The source is running already; one source feeds one router.
         """
-        settings, slots = self._settings, asyncio.Semaphore(self._max_concurrency)
+        slots = asyncio.Semaphore(self.max_concurrency)
         streams = getattr(router, "event_sink", None)  # counts ranks; others than Router have one for each worker
         self._runs.claim(self)
         self._runs.latest = PolledRun(
             "cachelb-metrics",
             router,
             lambda: [(key, 1) for key in tuple(router.keys())] if streams is None else streams.ranks(),
-            lambda key, place: Poller(key, place, settings, router, slots),
-            follow_s=min(settings.interval_s, _LONGEST_FOLLOW_S),
+            lambda key, place: Poller(key, place, self, router, slots),
+            follow_s=min(self.interval_s, _LONGEST_FOLLOW_S),
             join_s=_JOIN_S,
             name_threads=_NAME_THREADS,
             log=_log,

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from cachelb._core import worker_name
-from cachelb.sources.http import PageError, metrics_address
+from cachelb.sources.http import PageError, default_metrics_url, metrics_address
 from cachelb.sources.polled_run import backoff_s
 from cachelb.sources.prometheus_text import read_metrics_page
 from cachelb.sources.restarts import Restarts
@@ -17,11 +17,9 @@ from cachelb.sources.throughput import Throughput
 from cachelb.stats.polls import WorkerPolls
 
 if TYPE_CHECKING:
-    import ssl
-    from collections.abc import Callable, Mapping
-
     from cachelb.sources.base import LoadTarget
     from cachelb.sources.http import Address
+    from cachelb.sources.metrics import MetricsSource
     from cachelb.sources.pages import PageClient
     from cachelb.sources.polled_run import Place
     from cachelb.sources.prometheus_text import MetricsPage
@@ -36,30 +34,11 @@ _SLOW_S = 1.0
 """An answer that took as long is reported to the router."""
 
 
-@dataclass(frozen=True, slots=True)
-class PollSettings:
-    """How to poll.
-
-    Attributes:
-        interval_s: Seconds between two polls.
-        timeout_s: Seconds for one answer.
-        url: From a worker's address to its metrics URL, or None.
-        headers: Headers to send.
-        tls: Context that servers are verified with.
-    """
-
-    interval_s: float
-    timeout_s: float
-    url: Callable[[str], str | None]
-    headers: Mapping[str, str]
-    tls: ssl.SSLContext | None
-
-
 class Poller:
     """Polls one worker and reports to the router; lives on the event loop of the source."""
 
     def __init__(
-        self, key: str, place: Place, settings: PollSettings, router: LoadTarget, slots: asyncio.Semaphore
+        self, key: str, place: Place, settings: MetricsSource, router: LoadTarget, slots: asyncio.Semaphore
     ) -> None:
         """Prepare; nothing is sent yet.
 
@@ -104,8 +83,8 @@ class Poller:
     def _address(self) -> Address | None:
         """Work out where the page is; None if the worker is not to be polled or has no usable URL."""
         try:
-            url = self._settings.url(self.place[0])
-            return None if url is None else metrics_address(url, self._settings.headers)
+            url = (self._settings.url or default_metrics_url)(self.place[0])
+            return None if url is None else metrics_address(url, self._settings.headers or {})
         except Exception as error:  # noqa: BLE001 - the function is the user's; other workers are polled all the same
             reason = str(error) if isinstance(error, ValueError) else type(error).__name__
             self._fail("no metrics URL", reason)

@@ -19,7 +19,6 @@ PLACEMENTS = ("max_blocks_per_worker", "ttl_s")
 """Attributes of a caller's own policy: how the router remembers placements for it."""
 
 
-@dataclass(frozen=True, slots=True)
 class Plan:
     """The rules of one router.
 
@@ -37,28 +36,15 @@ class Plan:
         replicas: Routers that serve the same fleet.
     """
 
-    name: str
-    prefill_name: str
-    decode_name: str
-    rule: NativePolicy
-    prefill: NativePolicy | None
-    decode: NativePolicy | None
-    shadows: tuple[tuple[str, NativePolicy], ...]
-    customs: dict[str, Any]
-    is_native: bool
-    needs: list[str]
-    replicas: int
-
-    @classmethod
-    def of(
-        cls,
+    def __init__(
+        self,
         policy: PolicyLike,
         *,
         prefill: PolicyLike | None,
         decode: PolicyLike | None,
         shadow: Sequence[PolicyLike],
         replicas: int,
-    ) -> Self:
+    ) -> None:
         """Make the plan of a router's arguments.
 
         Args:
@@ -69,36 +55,26 @@ class Plan:
             shadow: Policies that decide beside the first.
             replicas: Routers that serve the same fleet.
 
-        Returns:
-            The plan.
-
         Raises:
             TypeError: Something is no policy.
             ValueError: There is no such policy.
         """
-        whole_number("replicas", replicas, 1)
+        self.replicas = whole_number("replicas", replicas, 1)
         whole = _Slot.of(policy)
         weighs = prefill is None and decode is None and whole.custom is None and whole.name == _WEIGHS_PAIRS
-        halves = {
-            "prefill": _Slot.of(_PREFILL if prefill is None else prefill),
-            "decode": _Slot.of(make("least-loaded", load="blocks") if decode is None else decode),
-        }
+        first = _Slot.of(_PREFILL if prefill is None else prefill)
+        second = _Slot.of(make("least-loaded", load="blocks") if decode is None else decode)
         shadows = [shadow] if isinstance(shadow, str) else listed("shadow", shadow, _MOST_SHADOWS)
         beside = [_Slot.of(policy) for policy in shadows]
-        customs = {name: slot.custom for name, slot in {"whole": whole, **halves}.items()}
-        return cls(
-            name=whole.name,
-            prefill_name=whole.name if weighs else halves["prefill"].name,
-            decode_name=whole.name if weighs else halves["decode"].name,
-            rule=whole.rule,
-            prefill=None if weighs else halves["prefill"].rule,
-            decode=None if weighs else halves["decode"].rule,
-            shadows=tuple((slot.name, slot.rule) for slot in beside),
-            customs={**customs, "shadows": [slot.custom for slot in beside]},
-            is_native=all(slot.custom is None for slot in (whole, *halves.values(), *beside)),
-            needs=sorted(getattr(whole.custom.policy if whole.custom else whole.rule, "needs", ())),
-            replicas=replicas,
-        )
+        self.name, self.rule = whole.name, whole.rule
+        self.prefill_name, self.decode_name = (whole.name, whole.name) if weighs else (first.name, second.name)
+        self.prefill: NativePolicy | None = None if weighs else first.rule
+        self.decode: NativePolicy | None = None if weighs else second.rule
+        self.shadows = tuple((slot.name, slot.rule) for slot in beside)
+        customs = {"whole": whole.custom, "prefill": first.custom, "decode": second.custom}
+        self.customs: dict[str, Any] = {**customs, "shadows": [slot.custom for slot in beside]}
+        self.is_native = all(slot.custom is None for slot in (whole, first, second, *beside))
+        self.needs = sorted(getattr(whole.custom.policy if whole.custom else whole.rule, "needs", ()))
 
     def pool(self, model: str | None, block_size: int) -> dict[str, Any]:
         """Describe the part of the router that belongs to one model.

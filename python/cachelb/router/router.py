@@ -128,7 +128,7 @@ class Router(NativeRouter[W]):
         if seed is None:
             seed = int.from_bytes(os.urandom(7))
         halves = {half: pair_settings.pop(half) for half in ("prefill", "decode")}
-        plan = Plan.of(policy, **halves, shadow=shadow, replicas=replicas)
+        plan = Plan(policy, **halves, shadow=shadow, replicas=replicas)
         settings = {
             "seed": seed,
             "hash_seed": hash_seed,

@@ -9,7 +9,9 @@ _PACKAGES: Final = {
     "aiohttp": ("aiohttp", "cachelb[http]"),
     "cryptography": ("cryptography", "cachelb[redis]"),
     "dns": ("dnspython", "cachelb-gateway[dns]"),
+    "hypothesis": ("hypothesis", "cachelb[testing]"),
     "jinja2": ("jinja2", "cachelb[tokenizers]"),
+    "litellm": ("LiteLLM", "cachelb[litellm]"),
     "matplotlib": ("matplotlib", "cachelb-lab[plots]"),
     "opentelemetry.metrics": ("opentelemetry-api", "cachelb[otel]"),
     "prometheus_client": ("prometheus-client", "cachelb[prometheus]"),
@@ -30,5 +32,7 @@ def need(who: str, *modules: str, extra: str | None = None) -> None:
         try:
             importlib.import_module(module)
         except ModuleNotFoundError as error:
+            if (error.name or "").partition(".")[0] != module.partition(".")[0]:
+                raise  # it is there, and lacks another
             package, own = _PACKAGES[module]
             raise ModuleNotFoundError(f"{who} needs {package}: install it, or {extra or own}", name=module) from error

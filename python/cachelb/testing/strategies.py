@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from cachelb._core import BlockTracker, hash_blocks
 from cachelb.common.arguments import whole
+from cachelb.common.extras import need
 from cachelb.testing.oracle import NaiveTracker
 
 if TYPE_CHECKING:
@@ -260,10 +261,7 @@ def assert_agrees(
 
 
 def _strategies() -> ModuleType:
-    try:
-        from hypothesis import strategies
-    except ImportError as error:
-        raise ImportError(
-            "the strategies of cachelb.testing need hypothesis: install it, or cachelb[testing]"
-        ) from error
+    need("cachelb.testing", "hypothesis")
+    from hypothesis import strategies
+
     return strategies

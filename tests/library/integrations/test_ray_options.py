@@ -109,12 +109,12 @@ async def test_session_of_the_request_reaches_the_policy() -> None:
     ("options", "message"),
     [
         ({"polcy": "random"}, "polcy"),
-        ({"shared": 1}, "shared must be bool, not int"),
-        ({"share_load": 1}, "share_load must be bool, not int"),
+        ({"shared": 1}, "shared must be True or False, got int"),
+        ({"share_load": 1}, "share_load must be True or False, got int"),
         ({"share_load": True}, "share_load needs secret"),
         ({"share_load": True, "shared": True, "hash_seed": 7}, "leave shared out"),
         ({"share_interval_s": 0}, "share_interval_s must be above 0"),
-        ({"unrouted_ttl_s": "soon"}, "unrouted_ttl_s must be a number, not str"),
+        ({"unrouted_ttl_s": "soon"}, "unrouted_ttl_s must be a number, got str"),
         ({"policy": "cache-awar"}, "did you mean 'cache-aware'"),
     ],
 )

@@ -18,6 +18,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
+from cachelb.common.extras import need
 from cachelb.decision import Decision
 from cachelb.errors import NoWorkerAvailable
 from cachelb.integrations.litellm import lifetimes
@@ -367,13 +368,8 @@ def _hosted(cls: type[CachelbCallback]) -> type[CachelbCallback]:
     """Return the class that LiteLLM takes for one of its own."""
     if cls in _classes:
         return _classes[cls]
-    try:
-        from litellm.integrations.custom_logger import CustomLogger
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] != "litellm":
-            raise
-        raise ModuleNotFoundError(
-            f"{cls.__name__} needs LiteLLM: install it, or cachelb[litellm]", name="litellm"
-        ) from None
+    need(cls.__name__, "litellm")
+    from litellm.integrations.custom_logger import CustomLogger
+
     names = {"__module__": cls.__module__, "__doc__": cls.__doc__}
     return _classes.setdefault(cls, type(cls.__name__, (cls, CustomLogger), names))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from cachelb.common.exports import lazy
 from cachelb.integrations.ray_serve.prefix_tree import PrefixTree
 
 if TYPE_CHECKING:
@@ -16,27 +17,23 @@ if TYPE_CHECKING:
 
 __all__ = ["CachelbRequestRouter", "PrefixTree", "PrefixTreeActor", "RayState", "start_prefix_tree"]
 
-_HOMES = {
-    "CachelbRequestRouter": "router",
-    "PrefixTreeActor": "actor",
-    "RayState": "state",
-    "start_prefix_tree": "actor",
-}
+_find = lazy(
+    __name__,
+    {
+        f"{__name__}.actor": ("PrefixTreeActor", "start_prefix_tree"),
+        f"{__name__}.router": ("CachelbRequestRouter",),
+        f"{__name__}.state": ("RayState",),
+    },
+)
 
 
 def __getattr__(name: str) -> object:
     """Import the names that need Ray on first use."""
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib import import_module
-
     try:
-        home = import_module(f"{__name__}.{_HOMES[name]}")
+        return _find(name)
     except ModuleNotFoundError as missing:
         if missing.name is None or missing.name.partition(".")[0] == "cachelb":
             raise
         raise ModuleNotFoundError(
             f"{__name__}.{name} needs Ray Serve ({missing}): install it, or cachelb[ray]", name=missing.name
         ) from missing
-    found: object = getattr(home, name)
-    return found

@@ -249,10 +249,7 @@ class Bookings:
         return done
 
     def _find(self, request_id: str, call: Call) -> _Booking | None:
-        for booking in self._open.get(request_id, ()):
-            if booking.call is call:
-                return booking
-        return None
+        return next((booking for booking in self._open.get(request_id, ()) if booking.call is call), None)
 
     def _again(self, booking: _Booking, call: Call) -> None:
         """Make a booking ready for another choice. With a new future, the last attempt was sent and came back."""

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
+from cachelb.common.arguments import number, require
 from cachelb.common.secret import VARIABLE
 from cachelb.common.secret import read as read_secret
 from cachelb.router import Router
@@ -42,18 +43,13 @@ class Options:
 
     def __post_init__(self) -> None:
         for name in ("shared", "share_load"):
-            if not isinstance(getattr(self, name), bool):
-                raise TypeError(f"{name} must be bool, not {type(getattr(self, name)).__name__}")
+            require(name, getattr(self, name), bool, "True or False")
         if self.shared and self.share_load:
             raise ValueError("share_load shares placements too: leave shared out")
         for name in ("share_interval_s", "share_max_mb", "unrouted_ttl_s"):
             value = getattr(self, name)
-            if value is None and name == "share_interval_s":
-                continue
-            if isinstance(value, bool) or not isinstance(value, int | float):
-                raise TypeError(f"{name} must be a number, not {type(value).__name__}")
-            if not 0 < value < 1e6:  # noqa: PLR2004 - no NaN, no infinity
-                raise ValueError(f"{name} must be above 0 and below 1000000, got {value}")
+            if value is not None or name != "share_interval_s":
+                number(name, value, most=1e6)
 
 
 def build(given: Mapping[str, Any]) -> tuple[Router[str], Options]:

@@ -24,8 +24,8 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from cachelb.common.arguments import seconds as in_seconds
 from cachelb.common.arguments import whole
 from cachelb.common.runs import Runs
-from cachelb.records.jsonl import RecordSource
-from cachelb.records.schema import captured_line, marker_line
+from cachelb.records.jsonl import RecordSource, write_all
+from cachelb.records.schema import decision_line, marker_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -151,7 +151,7 @@ class Tap:
                 if prompt is not None:
                     self._open_bytes -= len(prompt["blocks"]) + _ROW_BYTES
                 # The id of a decision is in logs and headers.
-                line = captured_line(replace(record, id=str(self.stats.requests + count)), prompt)
+                line = decision_line(replace(record, id=str(self.stats.requests + count)), prompt)
                 left -= len(line)
                 if left < _LEAST_BYTES:
                     self._count(count, missed + 1)
@@ -293,10 +293,10 @@ def check_limits(seconds: float, linger_s: float, max_bytes: int) -> tuple[float
 class _Run:
     """The thread of a capture."""
 
-    def __init__(self, tap: Tap, write: Callable[[bytes | memoryview], int | None], close: Callable[[], None]) -> None:
+    def __init__(self, tap: Tap, write: Callable[[memoryview], int | None], close: Callable[[], None]) -> None:
         self.pid = os.getpid()
         self.done = threading.Event()
-        self._tap, self._write_some, self._close = tap, write, close
+        self._tap, self._write, self._close = tap, write, close
         self._stopping = threading.Event()
         self._error: str | None = None
         self._thread = threading.Thread(target=self._work, name="cachelb-capture", daemon=True)
@@ -320,7 +320,7 @@ class _Run:
         try:
             while self._tap.stats.ended is None:
                 is_last = self._stopping.wait(_INTERVAL_S)
-                self._write(self._tap.stop() if is_last else self._tap.read())
+                write_all(self._write, self._tap.stop() if is_last else self._tap.read())
         except Exception as error:  # noqa: BLE001 - it must not end the thread silently, and it is logged
             self._error = f"{type(error).__name__}: {getattr(error, 'strerror', None) or error}"
             _log.error("a capture ends, as its file cannot be written: %s", self._error)
@@ -328,8 +328,3 @@ class _Run:
         finally:
             self._close()
             self.done.set()
-
-    def _write(self, data: bytes) -> None:
-        left = memoryview(data)
-        while left:
-            left = left[self._write_some(left) or 0 :]

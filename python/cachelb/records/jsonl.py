@@ -6,6 +6,7 @@ import logging
 import os
 import threading
 import time
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeVar
@@ -16,6 +17,7 @@ from cachelb.records.schema import decision_line, lost_line
 
 if TYPE_CHECKING:
     import io
+    from collections.abc import Callable
 
     from cachelb.types import DecisionRecord
 
@@ -144,6 +146,13 @@ class JsonlRecords:
         return self._before if run is None else run.stats()
 
 
+def write_all(write: Callable[[memoryview], int | None], data: bytes | bytearray) -> None:
+    """Write all of it to a file without a buffer, which may take less at a time."""
+    left = memoryview(data)
+    while left:
+        left = left[write(left) or 0 :]
+
+
 class _File:
     """A file to append to, rotated when it is full. Errors leave it closed, to be opened next time."""
 
@@ -191,15 +200,12 @@ class _File:
     def _write(self, data: bytearray) -> None:
         self._opened()
         assert self._file is not None  # noqa: S101 - opened a line above
-        left = memoryview(data)
         try:
-            while left:
-                written = self._file.write(left) or 0
-                self._size += written
-                left = left[written:]
+            write_all(self._file.write, data)
         except OSError:
             self.close()
             raise
+        self._size += len(data)
 
     def _rotate(self) -> None:
         """Move the file to `.1`, that to `.2`, and so on; the oldest goes."""
@@ -226,10 +232,7 @@ class _Run:
         self._ended = threading.Event()
         self._draining = threading.Lock()
         self._thread = threading.Thread(target=self._work, name="cachelb-records", daemon=True)
-        self._written = 0
-        self._lost = 0
-        self._failed = 0
-        self._errors = 0
+        self._counts: Counter[str] = Counter()  # by the names of `RecordsStats`
         self._missing = 0
         self._last_error: str | None = None
         self._is_failing = False
@@ -247,21 +250,14 @@ class _Run:
 
     def stats(self) -> RecordsStats:
         """Return the counters."""
-        return RecordsStats(
-            written=self._written,
-            lost=self._lost,
-            failed=self._failed,
-            errors=self._errors,
-            rotations=self._file.rotations,
-            last_error=self._last_error,
-        )
+        return RecordsStats(rotations=self._file.rotations, last_error=self._last_error, **self._counts)
 
     def drain(self) -> None:
         """Write everything that finished so far."""
         with self._draining:
             while True:
                 records, self._cursor, lost = self._records.since(self._cursor, _CHUNK)
-                self._lost += lost
+                self._counts["lost"] += lost
                 self._missing += lost
                 self._write(records)
                 if len(records) < _CHUNK:
@@ -278,7 +274,7 @@ class _Run:
         except OSError as error:
             self._fail(error, len(records))
             return
-        self._written += len(records)
+        self._counts["written"] += len(records)
         self._missing = 0
         if self._is_failing:
             self._is_failing = False
@@ -286,8 +282,8 @@ class _Run:
 
     def _fail(self, error: OSError, records: int) -> None:
         """Count a failure; log the first of a row."""
-        self._errors += 1
-        self._failed += records
+        self._counts["errors"] += 1
+        self._counts["failed"] += records
         self._missing += records
         self._last_error = f"{type(error).__name__}: {error.strerror or 'unknown'}"
         if not self._is_failing:
@@ -307,7 +303,7 @@ class _Run:
         try:
             self.drain()
         except Exception as error:  # noqa: BLE001 - a router in trouble must not end the thread, and it is logged
-            self._errors += 1
+            self._counts["errors"] += 1
             self._last_error = type(error).__name__
             if not self._is_failing:
                 self._is_failing = True

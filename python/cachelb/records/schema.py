@@ -46,13 +46,8 @@ class SchemaError(ValueError):
     """A line is not a record; the text has the error and quotes only names."""
 
 
-def decision_line(record: DecisionRecord) -> str:
-    """Write a record as a line, with its line break."""
-    return captured_line(record, None)
-
-
-def captured_line(record: DecisionRecord, prompt: dict[str, Any] | None) -> str:
-    """Write the same with the shape of the prompt, if a capture has it."""
+def decision_line(record: DecisionRecord, prompt: dict[str, Any] | None = None) -> str:
+    """Write a record as a line, with the prompt of a capture."""
     row: dict[str, Any] = {"v": VERSION, "kind": DECISION}
     row |= {name: getattr(record, name) for name in _RECORD}
     row["shadows"] = [{name: getattr(shadow, name) for name in _SHADOW} for shadow in record.shadows]

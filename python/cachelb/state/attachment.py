@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 from cachelb.common.runs import Runs
-from cachelb.state.exchange import Exchange, is_shared, secrets_of
+from cachelb.common.secret import VARIABLE
+from cachelb.state.exchange import Exchange
 from cachelb.state.options import ExchangeSettings
 
 if TYPE_CHECKING:
@@ -38,10 +40,15 @@ class Attachment(ExchangeSettings):
             RuntimeError: It is running already, as each shares one router; or the router shares through another one.
         """
         forked = self._runs.claim(self)
-        if is_shared(router):
+        state = router.shared_state
+        if state.exchange is not None and state.exchange.pid == os.getpid():
             raise RuntimeError("this router shares its state already: detach what does, or attach one of them only")
-        secrets = secrets_of(router)
-        self._runs.latest = run = Exchange(router, self._carrier(secrets), self)
+        if not state.secrets:
+            raise ValueError(
+                "a router that shares its state needs a secret that all others have too: build it with secret=..., or"
+                f" set {VARIABLE}"
+            )
+        self._runs.latest = run = Exchange(router, self._carrier(state.secrets), self)
         try:
             # A forked child starts in the middle of a selection, which must not wait for a peer.
             run.start(wait=not forked)

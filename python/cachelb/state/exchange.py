@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from cachelb._core import message_origin
-from cachelb.common.secret import VARIABLE
 from cachelb.errors import CachelbError
 from cachelb.state.carrier import Asked, Refused
 from cachelb.state.kinds import is_part
@@ -24,10 +23,8 @@ from cachelb.state.lag import Lag
 from cachelb.state.stats import PeerStats, StateStats
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from typing import Any
 
-    from cachelb.common.secret import Secret
     from cachelb.router import Router
     from cachelb.state.carrier import Carrier
     from cachelb.state.options import ExchangeSettings
@@ -76,27 +73,6 @@ class _Peer:
         while self.kept_bytes > most_bytes or len(self.kept) > _KEPT_MESSAGES:
             self.kept_bytes -= len(self.kept.popleft())
 
-    def take_kept(self) -> deque[bytes]:
-        """Return the kept messages and clear them."""
-        kept, self.kept, self.kept_bytes = self.kept, deque(), 0
-        return kept
-
-
-def is_shared(router: Router[Any]) -> bool:
-    """Return whether the state of a router is shared in this process."""
-    exchange = router.shared_state.exchange
-    return exchange is not None and exchange.pid == os.getpid()
-
-
-def secrets_of(router: Router[Any]) -> Sequence[Secret]:
-    """Return the secrets of a router that is to share: its own, and others that it accepts."""
-    if not router.shared_state.secrets:
-        raise ValueError(
-            "a router that shares its state needs a secret that all others have too: build it with secret=..., or set"
-            f" {VARIABLE}"
-        )
-    return router.shared_state.secrets
-
 
 class Exchange:
     """Runs until stopped. Only its thread applies remote state to the router."""
@@ -117,8 +93,8 @@ class Exchange:
         self._send_all_s = float("-inf")
         self._lock = threading.Lock()
         self._start = "cold: no peer sent state yet"
-        self._sent = self._sent_bytes = self._received = self._refused = 0
-        self._gaps = self._snapshots = self._failures = 0
+        names = ("sent", "sent_bytes", "received", "refused", "gaps", "snapshots", "failures")
+        self._counts = dict.fromkeys(names, 0)
         self._failing = ""
         self._warned_s = float("-inf")
 
@@ -177,14 +153,8 @@ class Exchange:
             origin=self.origin,
             peers=peers,
             start=self._start,
-            sent=self._sent,
-            sent_bytes=self._sent_bytes,
-            received=self._received,
-            refused=self._refused,
-            gaps=self._gaps,
-            snapshots=self._snapshots,
-            failures=self._failures,
             failing=self._failing,
+            **self._counts,
             **counts,
         )
 
@@ -199,22 +169,19 @@ class Exchange:
                 wait_s = _RECONNECT_S[0]
                 self._trade()
             except ConnectionError as error:
-                self._failed(error)
+                self._counts["failures"] += 1
+                if not self._failing:
+                    _log.warning("state is not shared for now: %s", error)
+                self._failing = str(error)
                 self._expire(time.monotonic())
                 self._stopping.wait(wait_s)
                 wait_s = min(2 * wait_s, _RECONNECT_S[1])
             except Exception as error:  # noqa: BLE001 - neither routing nor sharing may stop
-                self._failures += 1
+                self._counts["failures"] += 1
                 self._failing = f"{type(error).__name__}: {error}"
                 _log.exception("sharing failed; it begins again")
                 self._stopping.wait(_AFTER_A_FAULT_S)
         self._carrier.close()
-
-    def _failed(self, error: ConnectionError) -> None:
-        self._failures += 1
-        if not self._failing:
-            _log.warning("state is not shared for now: %s", error)
-        self._failing = str(error)
 
     def _trade(self) -> None:
         beat_s = all_s = 0.0
@@ -258,8 +225,8 @@ class Exchange:
     def _publish(self, *messages: bytes) -> None:
         for message in messages:
             self._carrier.publish(message)
-            self._sent += 1
-            self._sent_bytes += len(message)
+            self._counts["sent"] += 1
+            self._counts["sent_bytes"] += len(message)
 
     def _receive(self, message: bytes, address: str) -> None:
         try:
@@ -269,7 +236,7 @@ class Exchange:
             return
         if origin == self.origin:
             return
-        self._received += 1
+        self._counts["received"] += 1
         now = time.monotonic()
         peer = self._peer(origin, address, now)
         if peer is None:
@@ -320,16 +287,16 @@ class Exchange:
 
     def _refuse(self, address: str, reason: object) -> None:
         """Count a refused message; its sender may send thousands, so few are logged."""
-        self._refused += 1
+        self._counts["refused"] += 1
         now = time.monotonic()
         if now >= self._warned_s + _WARN_AGAIN_S:
             self._warned_s = now
-            _log.warning("a message from %s was refused (%d so far): %s", address, self._refused, reason)
+            _log.warning("a message from %s was refused (%d so far): %s", address, self._counts["refused"], reason)
 
     def _missed(self, origin: int, peer: _Peer, now: float) -> None:
         if peer.asked_s is None:
             peer.gaps += 1
-            self._gaps += 1
+            self._counts["gaps"] += 1
         if peer.missing_s is None:
             peer.missing_s = now
         if peer.asked_s is None or now >= peer.asked_s + _ASK_AGAIN_S:
@@ -347,8 +314,9 @@ class Exchange:
         """Continue after a snapshot with the messages kept while it came."""
         peer.asked_s = None
         peer.snapshots += 1
-        self._snapshots += 1
-        for message in peer.take_kept():
+        self._counts["snapshots"] += 1
+        kept, peer.kept, peer.kept_bytes = peer.kept, deque(), 0
+        for message in kept:
             self._apply(message)
 
     def _snapshot_complete(self, peer: _Peer) -> None:

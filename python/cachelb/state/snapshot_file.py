@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from os import PathLike
 from typing import Any
 
@@ -40,6 +40,7 @@ class SnapshotFileStats:
     error: str
 
 
+@dataclass(eq=False, repr=False)
 class SnapshotFile:
     """Keeps the workers' cached prefixes in a file, so that the router is warm after a restart.
 
@@ -77,27 +78,26 @@ class SnapshotFile:
         warm 48
     """
 
-    def __init__(
-        self,
-        path: str | PathLike[str],
-        *,
-        interval_s: float = 60.0,
-        max_age_s: float = 3600.0,
-        restore: bool = True,
-        ttl_s: float = TTL_S,
-    ) -> None:
-        found = os.fspath(path)
+    path: str | PathLike[str]
+    _: KW_ONLY
+    interval_s: float = 60.0
+    max_age_s: float = 3600.0
+    restore: bool = True
+    ttl_s: float = TTL_S
+
+    def __post_init__(self) -> None:
+        """Check the options."""
+        found = os.fspath(self.path)
         if not isinstance(found, str):
             raise TypeError(f"path must be text or a path of text, got {type(found).__name__}")
         if "\0" in found or os.path.basename(found) in {"", ".", ".."}:  # noqa: PTH119 - a Path drops the slash at the end
             raise ValueError(f"path must name a file, got {found!r}")
-        require("restore", restore, bool, "True or False")
+        require("restore", self.restore, bool, "True or False")
         # The working directory may change.
         self._path = os.path.abspath(found)  # noqa: PTH100 - as above
-        self._interval_s = seconds("interval_s", interval_s)
-        self._max_age_s = number("max_age_s", max_age_s)
-        self._ttl_s = number("ttl_s", ttl_s)
-        self._restore = restore
+        self.interval_s = seconds("interval_s", self.interval_s)
+        self.max_age_s = number("max_age_s", self.max_age_s)
+        self.ttl_s = number("ttl_s", self.ttl_s)
         self._run: FileKeeper | None = None
         self._counted: FileKeeper | None = None
         self._start = "cold: not attached yet"
@@ -118,10 +118,10 @@ class SnapshotFile:
                 raise RuntimeError("this file is attached already: make one SnapshotFile per router")
             # A forked child: the file is the parent's.
             return
-        run = FileKeeper(router, self._path, self._interval_s)
+        run = FileKeeper(router, self._path, self.interval_s)
         self._start, self._restored = "cold: it was asked for", None
-        if self._restore:
-            self._start, self._restored = run.restore(self._max_age_s, self._ttl_s)
+        if self.restore:
+            self._start, self._restored = run.restore(self.max_age_s, self.ttl_s)
         self._run = self._counted = run
         run.start()
 

@@ -14,7 +14,7 @@ from typing import Final
 import zmq
 
 from cachelb.common.secret import Secret
-from cachelb.events.zmq.sockets import Keys, Listeners, bound_pair, curve_keys, make_server, make_socket, received
+from cachelb.events.zmq.sockets import Listeners, bound_pair, curve_keys, make_server, make_socket, received
 from cachelb.state.carrier import Asked, Received, Refused
 from cachelb.state.lookup import Lookup
 
@@ -75,7 +75,7 @@ class ZmqCarrier:
         max_bytes: int,
     ) -> None:
         self._context = zmq.Context()
-        self._keys = [_keys(secret) for secret in secrets]
+        self._keys = [curve_keys(secret.key("mesh")) for secret in secrets]
         self._lookup = Lookup(peers, _PEERS_S) if callable(peers) else None
         self._fixed = set() if callable(peers) else set(peers)
         self._waiting = max(_ANSWER_MESSAGES, max_bytes // _PART_BYTES)
@@ -254,7 +254,3 @@ class ZmqCarrier:
         for socket in sockets:
             self._addresses[socket] = address
             self._poller.register(socket, zmq.POLLIN)
-
-
-def _keys(secret: Secret) -> Keys:
-    return curve_keys(secret.key("mesh"))

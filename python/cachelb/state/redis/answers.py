@@ -36,10 +36,6 @@ class Answer:
     number: int = 0
     unread: int = 0  # latest known number of entries unread there
     is_asking: bool = False  # the server was asked for that number and has not answered
-    size: int = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.size = sum(map(len, self.parts))
 
     def due(self, now: float) -> bool:
         """Return whether the next parts may be sent, or the number of unread entries requested again."""
@@ -54,7 +50,6 @@ class Answer:
         frames = []
         for _ in range(min(_PARTS_AT_ONCE, len(self.parts))):
             message = self.parts.popleft()
-            self.size -= len(message)
             end = b"\x00" if self.parts else b"\x01"
             number = self.number.to_bytes(_NUMBER_BYTES, "big")
             frames.append(seal.wrap(self.inbox, PART + self.nonce + number + end + message))
@@ -75,7 +70,8 @@ class Answers:
         if len(self._open) >= _MOST_ANSWERS:
             del self._open[next(iter(self._open))]
         answer = Answer(inbox, nonce, deque(messages), now)
-        if not self._open or sum(one.size for one in self._open.values()) + answer.size <= _MOST_BYTES:
+        waiting = sum(len(part) for each in (answer, *self._open.values()) for part in each.parts)
+        if not self._open or waiting <= _MOST_BYTES:
             self._open[inbox] = answer
 
     def due(self, now: float) -> list[Answer]:

@@ -15,7 +15,7 @@ from cachelb.events.sink import RouterEvents
 from cachelb.explanation import Explanation
 from cachelb.sources.base import LoadSink
 from cachelb.tracking import TrackedIterator, TrackedStream
-from cachelb.types import Outcome, Reason, RequestArguments, Reservation, Tokens
+from cachelb.types import Outcome, PolicyArguments, Reason, RequestArguments, Reservation, Tokens
 
 __all__ = [
     "AdmissionGate",
@@ -407,22 +407,7 @@ class Policy:
         clock: Callable[[], float] | None = None,
     ) -> Self: ...
     def select_worker(
-        self,
-        workers: Iterable[_W],
-        *,
-        tokens: Tokens | None = None,
-        text: str | None = None,
-        messages: Sequence[Mapping[str, Any]] | None = None,
-        blocks: Tokens | None = None,
-        boundaries: Tokens | None = None,
-        prompt_tokens: int | None = None,
-        session: str | None = None,
-        lora: str | None = None,
-        cache_salt: str | None = None,
-        among: Iterable[object] | None = None,
-        exclude: Iterable[object] | None = None,
-        by_load: bool = False,
-        dry_run: bool = False,
+        self, workers: Iterable[_W], *, dry_run: bool = False, **request: Unpack[PolicyArguments]
     ) -> Decision[_W]:
         """Pick a worker, book its load and record the placement, in one step.
 

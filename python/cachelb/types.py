@@ -70,36 +70,36 @@ Outcome: TypeAlias = Literal["client", "backpressure", "failed", "cancelled"]
 """The kind of failure that ended a request; "cancelled" is one that does not count against the worker."""
 
 
-class RequestArguments(TypedDict, total=False):
-    """The keyword arguments of `Router.select_worker` that describe the request.
-
-    Example:
-        >>> RequestArguments(text="hello", session="chat-1")["session"]
-        'chat-1'
-    """
+class PolicyArguments(TypedDict, total=False):
+    """The keyword arguments of a policy's own `select_worker` that describe the request."""
 
     tokens: Tokens | None
     text: str | None
     messages: Sequence[Mapping[str, Any]] | None
     blocks: Tokens | None
+    boundaries: Tokens | None
+    prompt_tokens: int | None
+    session: str | None
+    lora: str | None
+    cache_salt: str | None
+    among: Iterable[object] | None
+    exclude: Iterable[object] | None
+    by_load: bool
+
+
+class RequestArguments(PolicyArguments, total=False):
+    """The keyword arguments of `Router.select_worker` that describe the request."""
+
     body: Buffer | None
     path: str | None
     headers: Headers | None
-    boundaries: Tokens | None
-    prompt_tokens: int | None
     model: str | None
-    lora: str | None
-    cache_salt: str | None
     mm: Iterable[tuple[int, int, int]] | None
-    session: str | None
     tenant: str | None
     priority: int
     max_output_tokens: int | None
     expected_output_tokens: int | None
     cache_ttl_s: float | None
-    among: Iterable[object] | None
-    exclude: Iterable[object] | None
-    by_load: bool
 
 
 class Reservation(TypedDict):

@@ -6,7 +6,6 @@ import contextlib
 import gc
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -131,9 +130,8 @@ def stream_of(source: ZmqSource, key: str = W) -> Stream:
 
 
 def give_up_after(source: ZmqSource, replay_timeout_s: float) -> None:
-    """From now on an engine has so many seconds to answer a replay."""
-    stream = stream_of(source)
-    stream._settings = replace(stream._settings, replay_timeout_s=replay_timeout_s)
+    """From now on engines have so many seconds to answer a replay."""
+    source.replay_timeout_s = replay_timeout_s
 
 
 def last_error(source: ZmqSource, key: str) -> str | None:

@@ -229,8 +229,7 @@ class Fleet:
         self._ask_s.pop(key, None)
         for where in [where for where in self._streams if where[0] == key]:
             self._end(where)
-        for where in [where for where in self._unusable if where[0] == key]:
-            del self._unusable[where]
+        self._unusable = {where: stats for where, stats in self._unusable.items() if where[0] != key}
 
     def _end(self, where: Where) -> None:
         """Close one stream."""

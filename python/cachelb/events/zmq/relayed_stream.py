@@ -29,7 +29,7 @@ class RelayedStream(Stream):
 
     @cached_property
     def _name(self) -> bytes:
-        return stream_name((self._key, self._rank))
+        return stream_name(self.where)
 
     @property
     def place(self) -> object:
@@ -58,7 +58,7 @@ class RelayedStream(Stream):
         return None
 
     def _keys(self) -> Keys | None:
-        return self._settings.relay_keys
+        return self.settings.relay_keys
 
     def _replayable(self) -> bool:
         return self._sign is not None and self._sign.replayable
@@ -86,7 +86,7 @@ class RelayedStream(Stream):
         elif message.live is None and message.last != self._last and self._replayable():
             if self._replay is not None:
                 return  # may fill the gap; if not, the state comes again
-            _log.debug("the relay dropped the last messages of %s for this subscriber", self._shown)
+            _log.debug("the relay dropped the last messages of %s for this subscriber", self.shown)
             self._catch_up()
         self._last = message.last
         if message.live is not None and self._connected:

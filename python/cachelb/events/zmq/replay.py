@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import KW_ONLY, InitVar, dataclass
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Final
 
@@ -30,6 +31,7 @@ class Progress(Enum):
     FLOODED = auto()
 
 
+@dataclass(eq=False, repr=False)
 class Replay:
     """One catch-up, of as many requests as it takes.
 
@@ -42,28 +44,19 @@ class Replay:
     is when to call `check` next.
     """
 
-    def __init__(
-        self,
-        connect: Callable[[], zmq.Socket[bytes]],
-        close: Callable[[zmq.Socket[bytes]], None],
-        start: int,
-        *,
-        timeout_s: float,
-        now_s: float,
-        through: tuple[bytes, ...] = (),
-    ) -> None:
-        self.start = start
-        self.malformed = 0
-        self._connect = connect
-        self._close = close
-        self._through = through
-        self._timeout_s = timeout_s
-        self._next = start
+    connect: Callable[[], zmq.Socket[bytes]]
+    close: Callable[[zmq.Socket[bytes]], None]
+    start: int
+    _: KW_ONLY
+    timeout_s: float
+    now_s: InitVar[float]
+    through: tuple[bytes, ...] = ()
+
+    def __post_init__(self, now_s: float) -> None:
+        """Send the first request."""
+        self.malformed = self._answered = self._bytes = 0
+        self._next = self.start
         self._socket: zmq.Socket[bytes] | None = None
-        self._asked = 0
-        self._answered = 0
-        self._bytes = 0
-        self.deadline_s = now_s
         self._ask(now_s)
 
     def receive(self, deliver: Callable[[int, bytes], None], now_s: float) -> Progress:
@@ -91,7 +84,7 @@ class Replay:
                 self._answered += 1
                 self._next = seq + 1
                 may_be_cut = self._answered >= _LARGE_ANSWER
-                self.deadline_s = now_s + (min(_LOST_REST_S, self._timeout_s) if may_be_cut else self._timeout_s)
+                self.deadline_s = now_s + (min(_LOST_REST_S, self.timeout_s) if may_be_cut else self.timeout_s)
                 deliver(seq, payload)
         return Progress.RUNNING
 
@@ -108,12 +101,12 @@ class Replay:
         """Close the socket. Idempotent."""
         socket, self._socket = self._socket, None
         if socket is not None:
-            self._close(socket)
+            self.close(socket)
 
     def _ask(self, now_s: float) -> None:
         """Send a request over a new socket."""
         self.end()
-        self._socket = self._connect()
-        self._socket.send_multipart([*self._through, *replay_request(self._next)])
+        self._socket = self.connect()
+        self._socket.send_multipart([*self.through, *replay_request(self._next)])
         self._answered = 0
-        self.deadline_s = now_s + self._timeout_s
+        self.deadline_s = now_s + self.timeout_s

@@ -6,6 +6,7 @@ import logging
 import time
 from collections import Counter
 from contextlib import contextmanager
+from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING, Final
 
 import zmq
@@ -38,25 +39,21 @@ _MOST_BYTES_AT_ONCE: Final = 128 << 20
 """Bytes that may arrive between two turns: the events of 20 million tokens."""
 
 
+@dataclass(eq=False, repr=False)
 class Stream:
     """Receives one stream for the sink. Lives in the subscriber's thread; `stats` may be read anywhere."""
 
-    def __init__(
-        self,
-        where: tuple[str, int | None],
-        endpoint: Endpoint | RelayEndpoint,
-        settings: FleetSettings,
-        *,
-        hub: Hub,
-        sink: KvSink,
-        shown: str,
-    ) -> None:
-        self._key, self._rank = where
-        self.endpoint = endpoint
-        self._settings = settings
-        self._hub = hub
-        self._sink = sink
-        self._shown = shown
+    where: tuple[str, int | None]
+    endpoint: Endpoint | RelayEndpoint
+    settings: FleetSettings
+    _: KW_ONLY
+    hub: Hub
+    sink: KvSink
+    shown: str
+
+    def __post_init__(self) -> None:
+        """Make no socket yet."""
+        self._key, self._rank = self.where
         self._socket: zmq.Socket[bytes] | None = None
         self._monitor: zmq.Socket[bytes] | None = None
         self._replay: Replay | None = None
@@ -72,7 +69,7 @@ class Stream:
 
     def open(self) -> None:
         """Make the sockets and begin to listen or to connect."""
-        hub, settings = self._hub, self._settings
+        hub, settings = self.hub, self.settings
         self.is_given_up = False
         self._socket, self._monitor = hub.subscriber(self, self._wanted(), settings.rcvhwm, self._keys())
         try:
@@ -137,11 +134,11 @@ class Stream:
             if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
                 self._on_reached()
             elif event == zmq.EVENT_DISCONNECTED:
-                self._read_live(max(self._settings.rcvhwm, _MESSAGES_PER_TURN))  # these were sent before the end
+                self._read_live(max(self.settings.rcvhwm, _MESSAGES_PER_TURN))  # these were sent before the end
                 if self.is_given_up:
                     return
                 if self._connected:
-                    _log.warning("the event stream of %s is interrupted", self._shown)
+                    _log.warning("the event stream of %s is interrupted", self.shown)
                     self._on_disconnected()
             elif not self._connected:
                 self._on_unreachable("not reachable" if event == zmq.EVENT_CONNECT_RETRIED else "no ZeroMQ there")
@@ -163,7 +160,7 @@ class Stream:
     def _on_flood(self) -> None:
         self._counts["messages"] += 1
         self._counts["malformed"] += 1
-        _log.error("%s publishes more than %d MB at once", self._shown, _MOST_BYTES_AT_ONCE >> 20)
+        _log.error("%s publishes more than %d MB at once", self.shown, _MOST_BYTES_AT_ONCE >> 20)
         self._give_up("flooded")
 
     def _give_up(self, why: str) -> None:
@@ -182,7 +179,7 @@ class Stream:
 
     def _wanted(self) -> bytes | None:
         """Return the topic prefix, None for a stream that must be requested."""
-        return self._settings.topic_filter.encode()
+        return self.settings.topic_filter.encode()
 
     def _keys(self) -> Keys | None:
         """Return the CURVE keys of the server."""
@@ -217,7 +214,7 @@ class Stream:
         self._connected = True
         self._unreachable = False
         self._counts["connections"] += 1
-        _log.info("the event stream of %s is connected", self._shown)
+        _log.info("the event stream of %s is connected", self.shown)
         if self._socket is not None:
             self._socket.get(zmq.EVENTS)  # sends the subscription, which must precede the replay request
         self._catch_up()
@@ -225,27 +222,27 @@ class Stream:
     def _catch_up(self) -> None:
         """Request messages that may have been missed."""
         with self._refusing():
-            self._start_replay(self._sink.event_sink.connected(self._key, self._rank, self._replayable()))
+            self._start_replay(self.sink.event_sink.connected(self._key, self._rank, self._replayable()))
 
     def _on_disconnected(self) -> None:
         self._connected = False
         self._end_replay()
         with self._refusing():
-            self._sink.event_sink.disconnected(self._key, self._rank)
+            self.sink.event_sink.disconnected(self._key, self._rank)
 
     def _on_live(self, seq: int | None, payload: bytes) -> None:
         with self._refusing():
-            _, start = self._sink.event_sink.live(self._key, self._rank, seq, payload)
+            _, start = self.sink.event_sink.live(self._key, self._rank, seq, payload)
             self._start_replay(start)
 
     def _on_replayed(self, seq: int, payload: bytes) -> None:
         with self._refusing():
-            self._sink.event_sink.replayed(self._key, self._rank, seq, payload)
+            self.sink.event_sink.replayed(self._key, self._rank, seq, payload)
 
     def _on_replay_ended(self, *, complete: bool) -> int | None:
         """Report the end of the replay; return the start of the next one, None if the router refuses."""
         with self._refusing():
-            return self._sink.event_sink.replay_ended(self._key, self._rank, complete)
+            return self.sink.event_sink.replay_ended(self._key, self._rank, complete)
 
     # --- replay ---
 
@@ -261,10 +258,10 @@ class Stream:
         self._counts["replays"] += 1
         try:
             self._replay = Replay(
-                lambda: self._hub.dealer(self, address, self._keys()),
-                self._hub.close,
+                lambda: self.hub.dealer(self, address, self._keys()),
+                self.hub.close,
                 start,
-                timeout_s=self._settings.replay_timeout_s,
+                timeout_s=self.settings.replay_timeout_s,
                 now_s=time.monotonic(),
                 through=self._through(),
             )
@@ -282,7 +279,7 @@ class Stream:
             self._on_replay_failed(str(error))
             return
         if progress is Progress.FAILED:
-            self._start_replay(self._on_replay_failed(f"no answer within {self._settings.replay_timeout_s:g} s"))
+            self._start_replay(self._on_replay_failed(f"no answer within {self.settings.replay_timeout_s:g} s"))
         elif progress is Progress.FLOODED:
             self._start_replay(self._on_replay_failed(f"it sends more than {MOST_REPLAYED_BYTES >> 20} MB"))
         elif progress is Progress.COMPLETE:
@@ -295,7 +292,7 @@ class Stream:
         self._counts["replays_failed"] += 1
         self.last_error = "no replay"
         if not self._replay_failing:
-            _log.warning("%s does not replay its events at %s: %s", self._shown, self.endpoint.replay, why)
+            _log.warning("%s does not replay its events at %s: %s", self.shown, self.endpoint.replay, why)
         self._replay_failing = True
         return self._on_replay_ended(complete=False)
 
@@ -313,7 +310,7 @@ class Stream:
         self._socket = self._monitor = None
         if socket is not None and monitor is not None:
             socket.disable_monitor()
-            self._hub.close(monitor, socket)
+            self.hub.close(monitor, socket)
 
     def _state(self) -> StreamState:
         if self._socket is None:
@@ -325,7 +322,7 @@ class Stream:
     def _on_unreachable(self, why: str) -> None:
         """Log once that there is no connection; it is retried all the time."""
         if not self._unreachable:
-            _log.warning("the event stream of %s at %s: %s", self._shown, self.endpoint.address, why)
+            _log.warning("the event stream of %s at %s: %s", self.shown, self.endpoint.address, why)
         self._unreachable = True
         self.last_error = why
 
@@ -333,7 +330,7 @@ class Stream:
         self._counts["malformed"] += 1
         self.last_error = "malformed message"
         if self._counts["malformed"] == 1:
-            _log.warning("the event stream of %s carries messages that are not in the format of an engine", self._shown)
+            _log.warning("the event stream of %s carries messages that are not in the format of an engine", self.shown)
 
     @contextmanager
     def _refusing(self) -> Iterator[None]:
@@ -346,4 +343,4 @@ class Stream:
             self._counts["refused"] += 1
             self.last_error = type(error).__name__
             if self._counts["refused"] == 1:
-                _log.exception("the router fails on the event stream of %s", self._shown)
+                _log.exception("the router fails on the event stream of %s", self.shown)

@@ -129,9 +129,7 @@ class PairDecision(Generic[W]):
         Returns:
             The kind of failure.
         """
-        failed, other = self._at_work()
-        if self._failed is None and failed.is_open:
-            self._failed = failed
+        failed, other = self._fail()
         outcome = failed.on_error(error_or_status, retry_after_s=retry_after_s)
         if other is not None:
             other.cancel()
@@ -153,9 +151,7 @@ class PairDecision(Generic[W]):
             NoWorkerAvailable: There is no other pair; this one is released all the same.
             ValueError: The request was completed, cancelled or retried before. Nothing is booked.
         """
-        failed, other = self._at_work()
-        if self._failed is None and failed.is_open:
-            self._failed = failed
+        failed, other = self._fail()
         pair = self._router._retry_pair(self._failed or failed, other)  # noqa: SLF001 - the router's half of this
         return PairDecision(*pair, self._router)
 
@@ -208,11 +204,14 @@ class PairDecision(Generic[W]):
         else:
             self.on_error(error)
 
-    def _at_work(self) -> tuple[Decision[W], Decision[W] | None]:
-        """Return the half that is still active, and the other one."""
+    def _fail(self) -> tuple[Decision[W], Decision[W] | None]:
+        """Return the half at work, which failed, and the other one; the first that failed is tried again."""
+        found = self.decode, self.prefill
         if self.prefill is not None and self.prefill.is_open:
-            return self.prefill, self.decode
-        return self.decode, self.prefill
+            found = self.prefill, self.decode
+        if self._failed is None and found[0].is_open:
+            self._failed = found[0]
+        return found
 
     def _unread(self) -> None:
         self.decode._unread()  # noqa: SLF001 - a decision of this package

@@ -63,9 +63,9 @@ def read(secret: object) -> tuple[Secret, ...]:
         ValueError: secret must have 16 characters or more, this one has 5: python -c "import secrets; ...
     """
     if secret is None:
-        secret = _from_environment()
-        if secret is None:
+        if not (found := os.environ.get(VARIABLE)):
             return ()
+        secret = from_text(found)
     listed = [secret] if isinstance(secret, str) else secret
     if isinstance(listed, bytes) or not isinstance(listed, Sequence):
         raise TypeError(f"secret must be text, or a list of texts such as [new, old], not {type(secret).__name__}")
@@ -85,14 +85,6 @@ def _one(text: object) -> Secret:
     if len(text) < _LEAST:
         raise ValueError(f"secret must have {_LEAST} characters or more, this one has {len(text)}: {_MAKE}")
     return Secret(text)
-
-
-def _from_environment() -> object:
-    """Return the secret of the environment: text, or a JSON list of texts."""
-    found = os.environ.get(VARIABLE)
-    if not found:
-        return None
-    return from_text(found)
 
 
 def from_text(value: str) -> object:

@@ -67,11 +67,10 @@ def _state(router: Router[Any]) -> StateStats | None:
 
 def _decisions(router: Router[Any], counts: dict[tuple[str, str], int]) -> dict[tuple[str, str], int]:
     """Merge counts by half of a pair into counts by policy."""
-    decisions: dict[tuple[str, str], int] = {}
+    decisions: Counter[tuple[str, str]] = Counter()
     for (part, reason), n in counts.items():
-        name = (router.policy.name_of(part), reason)
-        decisions[name] = decisions.get(name, 0) + n
-    return decisions
+        decisions[router.policy.name_of(part), reason] += n
+    return dict(decisions)
 
 
 def _shadows(router: Router[Any], tallies: list[dict[str, int]]) -> tuple[ShadowStats, ...]:

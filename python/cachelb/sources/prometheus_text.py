@@ -325,10 +325,7 @@ def _number(text: bytes) -> float | None:
 
 def _rank_of(labels: Mapping[bytes, bytes]) -> int | None:
     """Return the data-parallel rank a sample belongs to."""
-    for name in _RANK_LABELS:
-        if name in labels:
-            return _whole(labels[name])
-    return None
+    return next((_whole(labels[name]) for name in _RANK_LABELS if name in labels), None)
 
 
 def _whole(text: bytes | None) -> int | None:
@@ -376,9 +373,7 @@ def _read(ranks: _Ranks) -> tuple[LoadReport, dict[int, LoadReport]]:
         kv_usage=_mean(load.kv_usage for load in parts),
         kv_blocks=_whole_sum(load.kv_blocks for load in parts) if len(sizes) == 1 else None,
         block_size=next(iter(sizes)) if len(sizes) == 1 else None,
-        retention_interval=next(
-            (load.retention_interval for load in parts if load.retention_interval is not None), None
-        ),
+        retention_interval=_first(*(load.retention_interval for load in parts)),
         sleep=next((state for state in _SLEEPS if any(load.sleep == state for load in parts)), None),
     )
     single = len({owner for owner, _ in narrow}) == 1
@@ -425,12 +420,8 @@ def _load(rank: _Rank) -> LoadReport:
     usage = _first(
         values.get("kv_usage"), values.get("kv_usage_before"), used / pages if pages and used is not None else None
     )
-    block_size = _first(
-        _positive(values.get("block_size")),
-        _whole(rank.info.get(b"hash_block_size")) or None,
-        _whole(rank.info.get(b"block_size")) or None,
-        _whole(rank.info.get(b"page_size")) or None,
-    )
+    stated = _stated(rank.info, b"hash_block_size", b"block_size", b"page_size")
+    block_size = _first(_positive(values.get("block_size")), stated)
     return LoadReport(
         running=_positive(values.get("running"), least=0),
         waiting=sum(waiting) if "waiting" in values else None,
@@ -467,18 +458,19 @@ def _kv_blocks(rank: _Rank, block_size: int | None) -> int | None:
     publishes the size in tokens, prefixes can fill that.
     """
     values, info = rank.values, rank.info
-    tokens = _first(_whole(info.get(b"kv_cache_size_tokens")) or None, _positive(values.get("max_tokens")))
+    tokens = _first(_stated(info, b"kv_cache_size_tokens"), _positive(values.get("max_tokens")))
     if tokens is not None and block_size is not None:
         return tokens // block_size or None
-    blocks = _first(
-        _positive(values.get("num_pages")),
-        _whole(info.get(b"num_gpu_blocks")) or None,
-        _whole(info.get(b"num_pages")) or None,
-    )
-    own_size = _whole(info.get(b"block_size")) or None
+    blocks = _first(_positive(values.get("num_pages")), _stated(info, b"num_gpu_blocks", b"num_pages"))
+    own_size = _stated(info, b"block_size")
     if blocks is not None and own_size is not None and block_size is not None:
         return blocks * own_size // block_size or None
     return blocks
+
+
+def _stated(info: Mapping[bytes, bytes], *labels: bytes) -> int | None:
+    """Return the first of the labels that is a whole number above 0."""
+    return next((number for label in labels if (number := _whole(info.get(label)))), None)
 
 
 def _positive(value: float | None, *, least: int = 1) -> int | None:

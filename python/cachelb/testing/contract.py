@@ -100,9 +100,6 @@ class _Subject:
         options = {**self._options, **more}
         return policies.make(self._factory, **options) if isinstance(self._factory, str) else self._factory(**options)
 
-    def fleet(self, keys: Sequence[str] = KEYS, seed: int = 1) -> _Fleet:
-        return _Fleet(self, keys, seed)
-
     def fail(self, text: str) -> AssertionError:
         return AssertionError(f"policy {self.name!r}: {text}")
 
@@ -110,7 +107,7 @@ class _Subject:
 class _Fleet:
     """A router with the policy, whose every pick is checked."""
 
-    def __init__(self, subject: _Subject, keys: Sequence[str], seed: int) -> None:
+    def __init__(self, subject: _Subject, keys: Sequence[str] = KEYS, seed: int = 1) -> None:
         policy = subject.make()
         self.watch = None if isinstance(policy, BuiltinPolicy) else _Watch(policy)
         self.subject = subject
@@ -188,7 +185,7 @@ def _play(fleet: _Fleet, steps: int, seed: int = 5) -> list[tuple[str, str]]:
 def _equal_seeds_give_equal_picks(subject: _Subject) -> None:
     runs = []
     for _ in range(2):
-        fleet = subject.fleet()
+        fleet = _Fleet(subject)
         runs.append(_play(fleet, 150))
         fleet.expect_idle()
     for step, (one, other) in enumerate(zip(*runs, strict=True)):
@@ -202,28 +199,20 @@ def _order_decides_nothing(subject: _Subject) -> None:
     """Over many seeds, the same workers must be picked in any order: one by rule, several by seeded ties."""
     warm = _prompt(1)
 
-    def idle(_: Callable[..., Decision[str]]) -> list[Decision[str]]:
-        return []
-
-    def loaded(select: Callable[..., Decision[str]]) -> list[Decision[str]]:
-        loads = {"w0": 2, "w1": 1, "w2": 3, "w3": 1}
-        return [select(among=[key], tokens=_prompt(9)) for key, count in loads.items() for _ in range(count)]
-
-    def warmed(select: Callable[..., Decision[str]]) -> list[Decision[str]]:
-        select(among=["w2"], tokens=warm).on_complete()
-        return []
-
-    for name, prepare in {
-        "idle workers": idle,
-        "loaded workers": loaded,
-        "workers of which one is warm": warmed,
-    }.items():
+    fleets: dict[str, tuple[dict[str, int], bool]] = {
+        "idle workers": ({}, False),
+        "loaded workers": ({"w0": 2, "w1": 1, "w2": 3, "w3": 1}, False),
+        "workers of which one is warm": ({}, True),
+    }
+    for name, (loads, is_warm) in fleets.items():
         seen: dict[tuple[str, ...], set[str]] = {}
         for order in (KEYS, KEYS[::-1], (*KEYS[2:], *KEYS[:2])):
             seen[order] = set()
             for seed in range(_SEEDS):
                 select = _ordered(subject, order, seed)
-                held = prepare(select)
+                held = [select(among=[key], tokens=_prompt(9)) for key, count in loads.items() for _ in range(count)]
+                if is_warm:
+                    select(among=["w2"], tokens=warm).on_complete()
                 decision = select(tokens=warm)
                 seen[order].add(decision.key)
                 for booked in (decision, *held):
@@ -242,13 +231,13 @@ def _ordered(subject: _Subject, order: Sequence[str], seed: int) -> Callable[...
     """Selections from workers in that order. A policy with workers of its own takes them as the caller lists them."""
     policy = subject.make()
     if not isinstance(policy, BuiltinPolicy):
-        return subject.fleet(order, seed).select
+        return _Fleet(subject, order, seed).select
     own = subject.make(seed=seed, clock=ManualClock(1000.0))
     return lambda **request: own.select_worker(order, **request, by_load=True)
 
 
 def _only_candidates_are_picked(subject: _Subject) -> None:
-    fleet, draw = subject.fleet(), random.Random(2)
+    fleet, draw = _Fleet(subject), random.Random(2)
     for _ in range(60):
         among = draw.sample(KEYS, draw.randrange(1, 5))
         exclude = draw.sample(KEYS, draw.randrange(3))
@@ -272,7 +261,7 @@ def _only_candidates_are_picked(subject: _Subject) -> None:
 
 
 def _dry_run_predicts_the_next_pick(subject: _Subject) -> None:
-    fleet, draw = subject.fleet(), random.Random(4)
+    fleet, draw = _Fleet(subject), random.Random(4)
     open_: list[Decision[str]] = []
     for step in range(80):
         request = _request(draw)
@@ -293,7 +282,7 @@ def _dry_run_predicts_the_next_pick(subject: _Subject) -> None:
 
 
 def _gone_workers_stay_gone(subject: _Subject) -> None:
-    fleet, draw = subject.fleet(), random.Random(6)
+    fleet, draw = _Fleet(subject), random.Random(6)
     _play(fleet, 40)
     fleet.router.set_ready("w1", ready=False)
     fleet.router.remove_worker("w2")
@@ -313,7 +302,7 @@ def _gone_workers_stay_gone(subject: _Subject) -> None:
 def _any_fleet_and_prompt_is_served(subject: _Subject) -> None:
     for count in (0, 1, 2, 64):
         keys = [f"w{index}" for index in range(count)]
-        fleet = subject.fleet(keys)
+        fleet = _Fleet(subject, keys)
         for length in (0, 1, BLOCK - 1, BLOCK, BLOCK + 1):
             for request in ({"tokens": range(length)}, {"prompt_tokens": length}, {"text": "x" * length}):
                 try:
@@ -341,7 +330,7 @@ def _missing_signals_are_no_errors(subject: _Subject) -> None:
         {"among": ["w1", "somebody else"], "exclude": ["nobody"]},
     ]
     for report in reports:
-        fleet = subject.fleet()
+        fleet = _Fleet(subject)
         for key in KEYS[:2]:
             fleet.router.load_sink.update_load(key, **report)
         for request in requests:
@@ -349,7 +338,7 @@ def _missing_signals_are_no_errors(subject: _Subject) -> None:
 
 
 def _threads_do_not_disturb(subject: _Subject) -> None:
-    fleet = subject.fleet()
+    fleet = _Fleet(subject)
     errors: list[BaseException] = []
 
     def work(seed: int) -> None:
@@ -369,7 +358,7 @@ def _threads_do_not_disturb(subject: _Subject) -> None:
 
 
 def _memory_stays(subject: _Subject) -> None:
-    fleet = subject.fleet()
+    fleet = _Fleet(subject)
     number = 0
 
     def run(requests: int) -> None:

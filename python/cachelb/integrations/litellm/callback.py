@@ -14,6 +14,7 @@ import logging
 import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -341,15 +342,13 @@ class CachelbCallback(Guest):
             self.expired += 1
 
 
+@dataclass(slots=True)
 class _Booking:
-    """The decision on one attempt, and until when it may stay without an outcome."""
+    """A decision, its deadline, and the object that lives as long as the call."""
 
-    __slots__ = ("deadline", "decision", "lives_as")
-
-    def __init__(self, decision: Decision[str], deadline: float) -> None:
-        self.decision = decision
-        self.deadline = deadline
-        self.lives_as: weakref.ref[Any] | None = None
+    decision: Decision[str]
+    deadline: float
+    lives_as: weakref.ref[Any] | None = None
 
 
 def _starts(log: weakref.ref[Any], decision: Decision[str], *arguments: object, **named: object) -> None:

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -80,8 +80,13 @@ class _Booking:
     owed: dict[str, int] = field(default_factory=dict)
 
 
+@dataclass(eq=False, repr=False)
 class Bookings:
     """Every open booking of one router.
+
+    `landed` returns the replica that the future of an attempt was given to, None if none or not yet. Replicas that
+    are not `refusable` do not report "taken" either. A choice is booked for `unrouted_ttl_s` without a sign that it
+    was used, a request for `booking_ttl_s` without a sign that it ended.
 
     Example:
         >>> from concurrent.futures import Future
@@ -97,29 +102,17 @@ class Bookings:
         (None, 0)
     """
 
-    def __init__(
-        self,
-        router: Router[str],
-        *,
-        landed: Callable[[Any], str | None],
-        refusable: bool = True,
-        unrouted_ttl_s: float = 30.0,
-        booking_ttl_s: float = 3600.0,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        """Keep the parts.
+    router: Router[str]
+    _: KW_ONLY
+    landed: Callable[[Any], str | None]
+    refusable: bool = True
+    unrouted_ttl_s: float = 30.0
+    booking_ttl_s: float = 3600.0
+    clock: Callable[[], float] = time.monotonic
 
-        `landed` returns the replica that the future of an attempt was given to, None if none or not yet. Replicas that
-        are not `refusable` do not report "taken" either. A choice is booked for `unrouted_ttl_s` without a sign that it
-        was used, a request for `booking_ttl_s` without a sign that it ended.
-        """
+    def __post_init__(self) -> None:
+        """Begin without bookings."""
         self.counters = Counters()
-        self._router = router
-        self._landed = landed
-        self._refusable = refusable
-        self._unrouted_ttl_s = unrouted_ttl_s
-        self._booking_ttl_s = booking_ttl_s
-        self._clock = clock
         self._open: dict[str, list[_Booking]] = {}
         self._waiting: OrderedDict[_Booking, None] = OrderedDict()
         self._running: OrderedDict[_Booking, None] = OrderedDict()
@@ -213,14 +206,14 @@ class Bookings:
                     self._close(booking)
                     booking.decision.on_complete()
                     return
-            elif not booking.ended and self._landed(booking.attempt) == key:
+            elif not booking.ended and self.landed(booking.attempt) == key:
                 self._ended_early(booking, key)
                 return
         self.counters.unmatched += 1
 
     def sweep(self) -> None:
         """Give up the bookings that are overdue, a few at a time: the oldest first."""
-        now = self._clock()
+        now = self.clock()
         for queue in (self._waiting, self._running):
             for _ in range(_SWEPT_AT_ONCE):
                 booking = next(iter(queue), None)
@@ -254,7 +247,7 @@ class Bookings:
     def _again(self, booking: _Booking, call: Call) -> None:
         """Make a booking ready for another choice. With a new future, the last attempt was sent and came back."""
         if booking.attempt is not call.future:
-            place = self._landed(booking.attempt)
+            place = self.landed(booking.attempt)
             if place is not None:
                 booking.tried.add(place)
                 if not booking.ended:
@@ -269,7 +262,7 @@ class Bookings:
     def _ended_early(self, booking: _Booking, key: str) -> None:
         self.counters.early += 1
         decision = booking.decision
-        if self._refusable:
+        if self.refusable:
             # Stays open without load: "taken" or another choice may still come, and if not, its deadline.
             if decision is not None:
                 decision.cancel()
@@ -286,7 +279,7 @@ class Bookings:
 
     def _overdue(self, booking: _Booking) -> None:
         """Drop a booking but keep its placement: a caller may send the request by itself."""
-        if booking.call is not None and not booking.ended and (place := self._landed(booking.attempt)) is not None:
+        if booking.call is not None and not booking.ended and (place := self.landed(booking.attempt)) is not None:
             # Sent to a replica that the caller reserved: it ends like any other, but without "taken".
             self.taken(booking.request_id, booking.call, place, dict)
             return
@@ -299,7 +292,7 @@ class Bookings:
         self, arguments: dict[str, Any], among: Sequence[str], *, exclude: Sequence[str] = (), dry_run: bool = False
     ) -> Decision[str] | None:
         try:
-            return self._router.select_worker(**arguments, among=among, exclude=exclude, by_load=True, dry_run=dry_run)
+            return self.router.select_worker(**arguments, among=among, exclude=exclude, by_load=True, dry_run=dry_run)
         except NoWorkerAvailable:
             return None
         except (TypeError, ValueError):
@@ -311,13 +304,13 @@ class Bookings:
             return self._select(arguments, among, exclude=exclude, dry_run=dry_run)
 
     def _wait(self, booking: _Booking) -> None:
-        booking.deadline = self._clock() + self._unrouted_ttl_s
+        booking.deadline = self.clock() + self.unrouted_ttl_s
         self._waiting[booking] = None
         self._waiting.move_to_end(booking)
 
     def _run(self, booking: _Booking) -> None:
         self._waiting.pop(booking, None)
-        booking.deadline = self._clock() + self._booking_ttl_s
+        booking.deadline = self.clock() + self.booking_ttl_s
         booking.call = None
         booking.arguments = {}
         self._running[booking] = None

@@ -10,6 +10,6 @@ Example:
 from __future__ import annotations
 
 from cachelb_fakes.events import EventPublisher
-from cachelb_fakes.fleet import FakeFleet, FakeWorker
+from cachelb_fakes.fleet import FakeFleet, FakeWorker, PeerTier
 
-__all__ = ["EventPublisher", "FakeFleet", "FakeWorker"]
+__all__ = ["EventPublisher", "FakeFleet", "FakeWorker", "PeerTier"]

@@ -30,6 +30,8 @@ class Counts:
         output_tokens: Tokens generated.
         tokenized: Prompts this worker had to tokenize itself.
         remote_prefills: Prompts whose KV came from another worker.
+        pulled_tokens: Prompt tokens copied from other workers' host memory.
+        missed_pulls: Sources named in requests that sent nothing.
         faults: Faults that struck, by kind or by status.
 
     Example:
@@ -54,6 +56,8 @@ class Counts:
     output_tokens: int = 0
     tokenized: int = 0
     remote_prefills: int = 0
+    pulled_tokens: int = 0
+    missed_pulls: int = 0
     faults: Counter[str] = field(default_factory=Counter)
 
 

@@ -7,7 +7,8 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from cachelb_fakes.fleet.prefix_cache import Kept, PrefixCache
+from cachelb_fakes.fleet.faults import FaultPlan, Pull
+from cachelb_fakes.fleet.prefix_cache import HostMemory, Kept, PrefixCache
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,6 +35,8 @@ class Job:
     cached_tokens: int = 0  # prompt tokens found in the cache, once it was looked up
     inside: bool = False  # holds a slot
     kept: Kept | None = None  # its blocks, where they are in use until it ends
+    source: str | None = None  # the address to copy blocks from
+    pulled_blocks: int = 0  # leading blocks that are here once they are copied
 
 
 class Engine:
@@ -60,8 +63,11 @@ class Engine:
         self._watchers = watchers
         self._slots = asyncio.Semaphore(options.max_running)
         self._prefill = asyncio.Lock()
+        peers = options.peers
+        self.host_memory = None if peers is None else HostMemory(peers.blocks, publish)
+        self.pull_faults: FaultPlan[Pull] = FaultPlan()
         self._cache = PrefixCache(
-            engine_id,
+            engine_id if peers is None else peers.hash_seed,
             block_size=options.block_size,
             max_blocks=options.kv_blocks,
             publish=publish,
@@ -80,7 +86,7 @@ class Engine:
         return len(self._cache)
 
     def clear_cache(self) -> None:
-        """Drop the prefix cache."""
+        """Drop the prefix cache; host memory stays."""
         self._cache.clear()
 
     async def enter(self, job: Job) -> None:
@@ -117,10 +123,11 @@ class Engine:
             job.kept = None
         self._slots.release()
 
-    async def prefill(self, job: Job, remote: Engine | None = None) -> None:
+    async def prefill(self, job: Job, remote: Engine | None = None, source: Engine | None = None) -> None:
         """Look the prompt up in the cache and compute the rest, one prompt at a time.
 
-        `remote` is the engine that computed the prompt already, for a request that decodes only.
+        `remote` is the engine that computed the prompt already, for a request that decodes only; `source` the one that
+        is up at the address that the job names.
         """
         options = self.options
         if remote is not None:
@@ -128,7 +135,10 @@ class Engine:
             job.cached_tokens = max(0, len(job.tokens) - 1)
             self._counts.remote_prefills += 1
             self._keep(job)
-        elif options.time_scale:
+            return
+        if job.source is not None:
+            await self._pull(job, source)
+        if options.time_scale:
             async with self._prefill:
                 self._look_up(job)
                 uncached = len(job.tokens) - job.cached_tokens
@@ -137,6 +147,32 @@ class Engine:
         else:
             self._look_up(job)
             self._keep(job)
+
+    async def _pull(self, job: Job, source: Engine | None) -> None:
+        """Copy the blocks that this engine lacks from another one; others are computed meanwhile."""
+        peers = self.options.peers
+        if peers is None or source is self:
+            return
+        self._look_up(job)
+        block, names = self.options.block_size, self._names(job)
+        start = job.cached_tokens // block
+        fault = None if source is None else source.pull_faults.take()
+        if source is None or source.host_memory is None or (fault is not None and fault.kind == "stall"):
+            self._counts.missed_pulls += 1
+            await asyncio.sleep(peers.timeout_s * self.options.time_scale)
+            return
+        if fault is not None and fault.kind == "evict":
+            source.host_memory.clear()
+        end = source.host_memory.run_end(names, start)
+        if fault is not None and fault.kind in {"miss", "short"}:
+            end = min(end, start + fault.blocks)
+        if end == start:
+            self._counts.missed_pulls += 1
+            return
+        copied_ms = peers.startup_ms + (end - start) * block * peers.ms_per_token
+        await asyncio.sleep(copied_ms / 1e3 * self.options.time_scale)
+        job.pulled_blocks = end
+        self._counts.pulled_tokens += (end - start) * block
 
     async def decode(self, tokens: int) -> None:
         """Generate tokens."""
@@ -173,11 +209,22 @@ class Engine:
     def _blocks(self, job: Job) -> int:
         return -(-(len(job.tokens) + job.max_tokens) // self.options.block_size)
 
+    def _names(self, job: Job) -> list[int]:
+        """Name the blocks of a prompt that can be found: all but that of the last token."""
+        names: list[int] = self._cache.names(job.tokens, job.namespace).tolist()
+        return names[: (len(job.tokens) - 1) // self.options.block_size]
+
     def _look_up(self, job: Job) -> None:
         job.cached_tokens = self._cache.look_up(job.tokens, job.namespace)
+        if self.host_memory is not None:
+            block = self.options.block_size
+            held = max(job.cached_tokens // block, job.pulled_blocks)
+            job.cached_tokens = self.host_memory.run_end(self._names(job), held) * block
 
     def _keep(self, job: Job) -> None:
         job.kept = self._cache.keep(job.tokens, job.namespace, job.salt)
+        if self.host_memory is not None:
+            self.host_memory.keep(self._cache.names(job.tokens, job.namespace).tolist())
         self.prompt_tokens += len(job.tokens)
         self.cached_tokens += job.cached_tokens
         self._counts.prompt_tokens += len(job.tokens)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, Literal, NoReturn
 from aiohttp import web
 
 from cachelb_fakes.fleet.answer import make_answer
-from cachelb_fakes.fleet.apis.dialect import RejectedError, parse_body
+from cachelb_fakes.fleet.apis.dialect import RejectedError, parse_body, source_of
 from cachelb_fakes.fleet.counts import SeenRequest
 from cachelb_fakes.fleet.pages import load_report
 
@@ -77,9 +77,11 @@ class Exchange:
             if fault.kind == "stall" and not (fault.after_chunks and body.get("stream")):
                 await self._stall(fault)
         self._call = call = self._dialect.parse(body)
+        call.job.source = source_of(body, self._request.headers)
         replica.counts.tokenized += call.tokenized
         await self._engine.enter(call.job)
-        await self._engine.prefill(call.job, self._remote(call))
+        source = self._replica.find_source(call.job.source)
+        await self._engine.prefill(call.job, self._remote(call), source)
         if not call.request_id:
             given = self._request.headers.get("X-Request-Id") if self._dialect.names_ids else None
             call.request_id = self._dialect.id_prefix + replica.request_id(given)

@@ -7,10 +7,14 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 from random import Random
-from typing import Final, Literal, TypeAlias, get_args
+from typing import Final, Generic, Literal, TypeAlias, TypeVar, get_args
+
+from cachelb.common.arguments import whole
 
 FaultKind: TypeAlias = Literal["refuse", "reset", "status", "stall", "die"]
 """The kind of a fault; `FakeWorker.fail` describes each."""
+PullFault: TypeAlias = Literal["miss", "evict", "short", "stall"]
+"""The kind of a fault of a copy; `FakeWorker.fail_pulls` describes each."""
 KINDS: Final[tuple[FaultKind, ...]] = get_args(FaultKind)
 STATUSES: Final = (400, 404, 408, 429, 500, 502, 503, 504)
 
@@ -39,19 +43,36 @@ class Fault:
         return str(self.status) if self.kind == "status" else self.kind
 
 
-class FaultPlan:
+@dataclass(frozen=True, slots=True)
+class Pull:
+    """A planned fault of a copy."""
+
+    kind: PullFault
+    blocks: int = 0
+
+    def __post_init__(self) -> None:
+        """Refuse an unknown fault."""
+        if self.kind not in get_args(PullFault):
+            raise ValueError(f"unknown fault {self.kind!r}: one of {', '.join(get_args(PullFault))}")
+        whole("blocks", self.blocks, 0)
+
+
+_F = TypeVar("_F")
+
+
+class FaultPlan(Generic[_F]):
     """Faults for the next requests, in the order they were planned."""
 
     def __init__(self) -> None:
-        self._planned: deque[tuple[Fault, int | None]] = deque()
+        self._planned: deque[tuple[_F, int | None]] = deque()
 
-    def add(self, fault: Fault, times: int | None) -> None:
+    def add(self, fault: _F, times: int | None) -> None:
         """Plan a fault for a number of requests, None for all until `clear`."""
         if times is not None and times < 1:
             raise ValueError(f"times is {times}, it must be at least 1, or None for every request from now on")
         self._planned.append((fault, times))
 
-    def take(self) -> Fault | None:
+    def take(self) -> _F | None:
         """Return the fault of the next request, or None."""
         if not self._planned:
             return None
@@ -62,7 +83,7 @@ class FaultPlan:
             self._planned[0] = (fault, times - 1)
         return fault
 
-    def peek(self) -> Fault | None:
+    def peek(self) -> _F | None:
         """Return the same, and leave it planned."""
         return self._planned[0][0] if self._planned else None
 

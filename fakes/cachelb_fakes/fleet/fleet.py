@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from cachelb.common.arguments import whole
 from cachelb_fakes.fleet.faults import Failing, Fault, FaultRates
-from cachelb_fakes.fleet.options import EngineKind, WorkerOptions
+from cachelb_fakes.fleet.options import EngineKind, PeerTier, WorkerOptions
 from cachelb_fakes.fleet.replica import Replica, Shared
 from cachelb_fakes.fleet.worker import FakeWorker
 from cachelb_fakes.loop_thread import LoopThread
@@ -56,6 +56,8 @@ class FakeFleet(Failing):
         cache_groups: Cache groups of a hybrid model, such as one with sliding windows; ``block_size`` is then their
             greatest common divisor. Such an engine keeps blocks of prompts and answers, and finds and publishes them,
             group by group as vLLM does. None for full attention in every layer.
+        peers: Host memory of each worker, from which others copy the blocks that a request names a source for:
+            `remote_kv_source` and `kv_hint` of ``kv_transfer_params``, `kv_hints`, or the header of llm-d's sidecar.
         max_running: Requests a worker runs at once; more wait, first come first served. KV memory in use is reported
             and limits nothing.
         prefill_tps: Prompt tokens a worker computes per second, one prompt at a time.
@@ -103,6 +105,7 @@ class FakeFleet(Failing):
         block_size: int = 16,
         kv_blocks: int = 4096,
         cache_groups: CacheLayout | None = None,
+        peers: PeerTier | None = None,
         max_running: int = 256,
         prefill_tps: float = 20_000.0,
         decode_tps: float = 100.0,

@@ -1,10 +1,11 @@
-"""The prefix cache of an engine, and its events."""
+"""The prefix cache of an engine, the host memory behind it, and their events."""
 
 from __future__ import annotations
 
 import zlib
+from collections import OrderedDict
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
 
@@ -12,12 +13,20 @@ from cachelb._core import GroupedEngineCache, hash_blocks
 from cachelb.cache_groups import CacheGroup, CacheLayout
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping, Sequence
 
     import numpy.typing as npt
 
     from cachelb._core import Namespace
 
+_STORED: Final[dict[str, Any]] = {
+    "type": "BlockStored",
+    "parent_block_hash": None,
+    "token_ids": [],
+    "block_size": 0,
+    "lora_id": None,
+}
+_REMOVED: Final = {"type": "BlockRemoved"}
 _Change: TypeAlias = tuple[int, int] | tuple[int, int, int, list[int]]
 """A change of `GroupedEngineCache`: a block that is lost, or full blocks and those of them that are kept."""
 
@@ -62,12 +71,12 @@ class PrefixCache:
 
     def look_up(self, tokens: npt.NDArray[np.uint32], namespace: Namespace | None) -> int:
         """Count the tokens of a prompt that are taken from the cache."""
-        cached, _ = self._blocks.look_up(self._names(tokens, namespace), len(tokens))
+        cached, _ = self._blocks.look_up(self.names(tokens, namespace), len(tokens))
         return cached
 
     def keep(self, tokens: npt.NDArray[np.uint32], namespace: Namespace | None, salt: str | None = None) -> Kept | None:
         """Hold the blocks of a prompt, as the most recently used ones; return them if they are in use from now on."""
-        names = self._names(tokens, namespace)
+        names = self.names(tokens, namespace)
         length = len(names) * self._layout.hash_block + 1 if self._is_plain else len(tokens)
         number, _, _ = self._blocks.start(names, length)
         kept = Kept(number, tokens, names, namespace, salt)
@@ -80,7 +89,7 @@ class PrefixCache:
     def extend(self, kept: Kept, answer: list[int]) -> None:
         """Hold the blocks that an answer fills; its last token is not computed."""
         kept.tokens = np.concatenate([kept.tokens, np.array(answer[:-1], np.uint32)])
-        kept.names = self._names(kept.tokens, kept.namespace)
+        kept.names = self.names(kept.tokens, kept.namespace)
         self._announce(kept, self._blocks.extend(kept.number, kept.names, len(kept.tokens)))
 
     def release(self, kept: Kept) -> None:
@@ -92,7 +101,8 @@ class PrefixCache:
         self._blocks.clear()
         self._was_cleared = True
 
-    def _names(self, tokens: npt.NDArray[np.uint32], namespace: Namespace | None) -> npt.NDArray[np.uint64]:
+    def names(self, tokens: npt.NDArray[np.uint32], namespace: Namespace | None) -> npt.NDArray[np.uint64]:
+        """Name the full blocks of a prompt."""
         return hash_blocks(tokens, self._layout.hash_block, namespace=namespace, seed=self._seed)
 
     def _announce(self, kept: Kept, steps: list[list[_Change]]) -> None:
@@ -129,3 +139,36 @@ class PrefixCache:
             "kv_cache_spec_kind": group.kind,
             **({} if group.window is None else {"kv_cache_spec_sliding_window": group.window}),
         }
+
+
+class HostMemory:
+    """The blocks that host memory holds, by name; publishes the events that vLLM's offloading does, names alone."""
+
+    def __init__(self, blocks: int, publish: Callable[[list[dict[str, Any]]], object] | None) -> None:
+        self._most = blocks
+        self._publish = publish
+        self._held: OrderedDict[int, None] = OrderedDict()
+
+    def run_end(self, names: Sequence[int], start: int) -> int:
+        """Return where the run of blocks from `start` on ends."""
+        return next((at for at in range(start, len(names)) if names[at] not in self._held), len(names))
+
+    def keep(self, names: Sequence[int]) -> None:
+        """Hold the blocks of a prompt, as the most recently used ones, its first block the last of them to go."""
+        new = dict.fromkeys(name for name in names if name not in self._held)
+        for name in reversed(names):
+            self._held[name] = None
+            self._held.move_to_end(name)
+        gone = [self._held.popitem(last=False)[0] for _ in range(len(self._held) - self._most)]
+        self._announce(_STORED, [name for name in new if name in self._held])
+        self._announce(_REMOVED, [name for name in gone if name not in new])
+
+    def clear(self) -> None:
+        """Evict everything."""
+        gone = list(self._held)
+        self._held.clear()
+        self._announce(_REMOVED, gone)
+
+    def _announce(self, event: Mapping[str, Any], names: list[int]) -> None:
+        if self._publish is not None and names:
+            self._publish([{**event, "block_hashes": names, "medium": "CPU"}])

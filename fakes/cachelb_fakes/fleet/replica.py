@@ -22,7 +22,7 @@ from cachelb_fakes.fleet.exchange import Exchange, cut, error_answer, json_answe
 from cachelb_fakes.fleet.faults import Fault, FaultPlan, FaultRates
 from cachelb_fakes.fleet.pages import VERSION_PAGE, event_sources_page, metrics_page, models_page
 from cachelb_fakes.fleet.tokens import encode
-from cachelb_fakes.sockets import Listener
+from cachelb_fakes.sockets import Listener, TcpAddress
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from cachelb_fakes.events import EventPublisher
     from cachelb_fakes.fleet.options import WorkerOptions
-    from cachelb_fakes.sockets import TcpAddress, UnixAddress
+    from cachelb_fakes.sockets import UnixAddress
 
 _METRICS_HEADERS: Final = {"Content-Type": "text/plain; version=0.0.4; charset=utf-8"}
 _LONGEST_STOP_S: Final = 5.0
@@ -51,10 +51,11 @@ _DIALECTS: Final[dict[str, type[Dialect]]] = {
 class Shared:
     """State that the workers of a fleet share."""
 
-    plan: FaultPlan = field(default_factory=FaultPlan)  # faults for the next requests to any worker
+    plan: FaultPlan[Fault] = field(default_factory=FaultPlan)  # faults for the next requests to any worker
     rates: FaultRates = field(default_factory=lambda: FaultRates({}))  # for workers without their own
     watchers: Watchers = field(default_factory=Watchers)  # tests that wait for a condition
     engines: dict[str, Engine] = field(default_factory=dict)  # running ones by id, for KV transfers
+    sources: dict[str, Engine] = field(default_factory=dict)  # running ones by address, to copy blocks from
 
 
 class Replica:
@@ -67,7 +68,7 @@ class Replica:
         self.options = options
         self.address = address
         self.counts = Counts()
-        self.plan = FaultPlan()
+        self.plan: FaultPlan[Fault] = FaultPlan()
         self.rates: FaultRates | None = None
         self.seen: deque[SeenRequest] = deque(maxlen=options.remember)
         self.stopped = True
@@ -79,6 +80,7 @@ class Replica:
         self._busy: set[asyncio.Transport] = set()
         self._released = asyncio.Event()
         self._engines = self._requests = 0
+        self.peer_address = None if options.peers is None else TcpAddress()
         self.events = _publisher(replay=options.kv_replay) if options.kv_events else None
         self.engine = self._new_engine()
         self._calls: dict[str, Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]] = {
@@ -115,6 +117,7 @@ class Replica:
         if self.events is not None:
             self.events.start(restart=restart)
         self._shared.engines[self.engine.engine_id] = self.engine
+        self._shared.sources.update(dict.fromkeys(self._addresses(), self.engine))
         self._listen()
 
     async def stop(self) -> None:
@@ -125,6 +128,8 @@ class Replica:
         if self.events is not None:
             self.events.stop()
         del self._shared.engines[self.engine.engine_id]
+        for address in self._addresses():
+            del self._shared.sources[address]
         await self._close_listener()
         for connection in self._http.connections:
             if connection.transport is not None:
@@ -135,6 +140,8 @@ class Replica:
     def give_back(self) -> None:
         """Give the addresses back."""
         self.address.release()
+        if self.peer_address is not None:
+            self.peer_address.release()
         if self.events is not None:
             self.events.close()
 
@@ -150,6 +157,7 @@ class Replica:
     async def heal(self) -> None:
         """Forget the planned faults and the worker's own rates, let stalled requests go, and listen again."""
         self.plan.clear()
+        self.engine.pull_faults.clear()
         self.rates = None
         self.release()
         self._refusing = False
@@ -170,6 +178,12 @@ class Replica:
         self._engines += 1
         publish = None if self.events is None else self._publish
         return Engine(f"{self.name}-{self._engines}", self.options, self.counts, self._shared.watchers, publish)
+
+    def _addresses(self) -> list[str]:
+        """Return where this engine is a source: the addresses of its host memory and of the server."""
+        if self.peer_address is None:
+            return []
+        return [address.url.partition("://")[2] for address in (self.peer_address, self.address)]
 
     def _publish(self, events: list[dict[str, Any]]) -> None:
         if self.events is not None:
@@ -215,6 +229,10 @@ class Replica:
     def find_engine(self, engine_id: object) -> Engine | None:
         """Return the fleet's running engine with an id, None without one."""
         return self._shared.engines.get(engine_id) if isinstance(engine_id, str) else None
+
+    def find_source(self, address: str | None) -> Engine | None:
+        """Return the fleet's running engine whose host memory is at an address, None without one."""
+        return self._shared.sources.get(address) if address is not None else None
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
         transport = request.transport

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 
 from cachelb_fakes.fleet.counts import Counts, SeenRequest
-from cachelb_fakes.fleet.faults import Failing, Fault, FaultRates
+from cachelb_fakes.fleet.faults import Failing, Fault, FaultRates, Pull, PullFault
 from cachelb_fakes.fleet.replica import Replica
 from cachelb_fakes.loop_thread import LoopThread
 
@@ -16,6 +16,7 @@ class FakeWorker(Failing):
     Attributes:
         name: "w0", "w1" and so on, in the order the workers were added; a name is never used twice.
         events: Publishes the changes of its prefix cache, and fails at it on demand; None without `kv_events`.
+        peer_address: ``host:port`` from which other engines copy its blocks; empty without `peers`.
         url: ``http://127.0.0.1:port`` or ``unix:///path``, the same for the worker's whole life.
 
     Example:
@@ -31,6 +32,7 @@ class FakeWorker(Failing):
         self.name = replica.name
         self.url = replica.address.url
         self.events = replica.events
+        self.peer_address = "" if replica.peer_address is None else replica.peer_address.url.removeprefix("http://")
         self._replica = replica
         self._thread = thread
 
@@ -64,6 +66,20 @@ class FakeWorker(Failing):
     def heal(self) -> None:
         """Forget the faults planned here and the worker's own rates, let stalled requests go, listen again."""
         self._thread.wait(self._replica.heal())
+
+    def fail_pulls(self, kind: PullFault, *, times: int | None = None, blocks: int = 0) -> None:
+        """Plan a fault for the next copies that other engines make from its host memory.
+
+        Args:
+            kind: "miss" sends nothing; "evict" drops host memory before it is asked; "short" sends `blocks`; "stall"
+                sends nothing until the other engine gives up.
+            times: Copies it strikes; None for every one until `heal`.
+            blocks: The blocks that "short" sends.
+
+        Raises:
+            ValueError: An argument is out of range.
+        """
+        self._thread.call(self._replica.engine.pull_faults.add, Pull(kind, blocks), times)
 
     def reset_cache(self) -> None:
         """Drop the prefix cache, as vLLM's `/reset_prefix_cache` does: its event comes with the next change."""

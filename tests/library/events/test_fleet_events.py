@@ -10,8 +10,12 @@ import msgpack  # type: ignore[import-untyped]
 from tests.http_client import complete
 from tests.models.kv_sink import RecordingSink
 from tests.models.kv_streams import receiving
+from tests.waiting import wait_until
 
-from cachelb_fakes import FakeFleet
+from cachelb import Router
+from cachelb.events import ZmqSource
+from cachelb_fakes import FakeFleet, PeerTier
+from cachelb_fakes.fleet.tokens import encode
 
 PROMPT = "word" * 64
 
@@ -68,3 +72,15 @@ def test_a_fleet_without_events_has_no_endpoints() -> None:
     with FakeFleet(1) as fleet:
         assert fleet.kv_endpoint(fleet.urls[0]) is None
         assert fleet.workers[0].events is None
+
+
+def test_a_router_finds_in_host_memory_what_the_cache_lost() -> None:
+    options: dict[str, Any] = {"kv_events": True, "kv_blocks": 8, "peers": PeerTier(blocks=64)}
+    with FakeFleet(2, **options) as fleet, Router(fleet.urls, block_size=16) as router:
+        router.attach(ZmqSource(endpoints=fleet.kv_endpoint))
+        for prompt in ("".join(map(str, range(1000, 1100))), "".join(map(str, range(2000, 2100)))):
+            complete(fleet.urls[0], prompt)
+        wait_until(lambda: router.stats().workers[0].index_blocks.get("cpu") == 12)
+        wait_until(lambda: router.stats().workers[0].index_blocks.get("gpu") == 8)
+        with router.select_worker(tokens=encode("".join(map(str, range(1000, 1100))))) as decision:
+            assert (decision.worker, decision.matched_tokens) == (fleet.urls[0], 96)

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, ClassVar, Final
+from urllib.parse import urlsplit
 
 import numpy as np
 import numpy.typing as npt
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from cachelb_fakes.fleet.answer import Answer
     from cachelb_fakes.fleet.engine import Engine
 
+SOURCE_HEADER: Final = "x-kv-cache-source-host-port"
 DEFAULT_MODEL: Final = "fake-model"
 _ERROR_TYPES: Final = {
     400: "BadRequestError",
@@ -215,3 +217,20 @@ def is_result(messages: Sequence[dict[str, Any]]) -> bool:
     """Return whether the client sent the result of a tool since the last answer, in the form of chat completions."""
     roles = (message["role"] for message in reversed(messages))
     return next((role for role in roles if role in {"assistant", "tool"}), None) == "tool"
+
+
+def source_of(body: Mapping[str, Any], headers: Mapping[str, str]) -> str | None:
+    """Return the address of the source that a request names, ``host:port``: of its host memory, or where it serves.
+
+    vLLM's own parameters go before an action of `kv_hints`, Dynamo's `kv_hint`, and the header of llm-d's sidecar.
+    """
+    params = body.get("kv_transfer_params")
+    params = params if isinstance(params, Mapping) else {}
+    match params.get("remote_kv_source"):
+        case {"kv_request_id": str(), "remote_host": str(host), "remote_port": int(port)}:
+            return f"{host}:{port}"
+    for hints in (body.get("kv_hints"), params.get("kv_hint")):
+        match hints:
+            case {"actions": [{"action_type": "kv.fetch", "payload": {"source_control_endpoint": str(endpoint)}}, *_]}:
+                return urlsplit(endpoint).netloc
+    return headers.get(SOURCE_HEADER)

@@ -13,6 +13,7 @@ from cachelb.answers import Usage
 from cachelb.bodies import Headers, MatchBasis
 from cachelb.events.sink import RouterEvents
 from cachelb.explanation import Explanation
+from cachelb.peers import KvSource
 from cachelb.sources.base import LoadSink
 from cachelb.tracking import TrackedIterator, TrackedStream
 from cachelb.types import Outcome, PolicyArguments, Reason, RequestArguments, Reservation, Tokens
@@ -114,6 +115,9 @@ class Decision(Generic[_W]):
         They hold the worker's key, the decision's id, reason and matched tokens, and `x-data-parallel-rank` if a rank
         was picked.
         """
+    @property
+    def kv_source(self) -> KvSource | None:
+        """The peer to copy further tokens from, if that is sooner than to compute them (`Router.peer_groups`)."""
     @property
     def is_open(self) -> bool:
         """Whether the request has not ended yet."""
@@ -653,6 +657,18 @@ class RouterFleet(RouterEvents, LoadSink):  # type: ignore[misc]  # the native c
         workers: Sequence[Any] | None = None,
     ) -> None: ...
     def remove_shared_cache(self, name: str) -> bool: ...
+    def add_peer_group(
+        self,
+        name: str,
+        *,
+        model: str | None = None,
+        load_ms_per_token: float | None = None,
+        startup_ms: float | None = None,
+        media: Sequence[str] = ...,
+        workers: Iterable[object] | None = None,
+        sources: Iterable[object] | None = None,
+    ) -> None: ...
+    def remove_peer_group(self, name: str) -> bool: ...
     def shared_caches(self) -> list[tuple[str, int]]: ...
     def after_fork(self, *, anew: bool = False) -> int | None: ...
     def event_rows(self) -> list[tuple[str, int | None, dict[str, Any]]]: ...

@@ -559,9 +559,9 @@ class DecisionRecord:
         credited_tokens: `matched_tokens`, but blocks outside device memory count by the credit of their medium.
         gpu: Its device, from `add_worker(gpu=)`.
         convention: Convention by which the conversation is known, such as "claude-code".
-        held_tokens: Prompt tokens that worker held for its full attention: more than `matched_tokens` where a hybrid
-            model could not resume so far.
+        held_tokens: Tokens it held for full attention: more than matched where a hybrid model could not resume so far.
         shared_tokens: Those of `matched_tokens` that it was to read from the shared cache of the model.
+        pulled_tokens: Further ones to copy from a peer (`Decision.kv_source`).
         queued_s: Seconds that the request waited at an `Admission` before it was decided.
     """
 
@@ -597,4 +597,5 @@ class DecisionRecord:
     convention: str | None = None
     held_tokens: int | None = None
     shared_tokens: int | None = None
+    pulled_tokens: int | None = None
     queued_s: float | None = None

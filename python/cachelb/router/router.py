@@ -15,6 +15,7 @@ from cachelb.common.arguments import listed, request_copy, require
 from cachelb.common.moved import moved_member
 from cachelb.common.secret import read as read_secret
 from cachelb.decision import Decision, PairDecision
+from cachelb.peers.groups import PeerGroups
 from cachelb.policies.plan import Plan
 from cachelb.router import forks, views
 from cachelb.router.attachable import Sources
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from cachelb.events.sink import RouterEvents
     from cachelb.explanation import Explanation
     from cachelb.forward import Forward
+    from cachelb.peers.groups import Naming
     from cachelb.policies import PolicyLike
     from cachelb.router.attachable import Attachable, Sharing
     from cachelb.router.settings import Health, Pairs
@@ -150,6 +152,7 @@ class Router(NativeRouter[W]):
         router._sources = Sources()
         router.discovered = Discovered()
         router._waiting = Waiting()
+        router._peers = {}
         router._pid = os.getpid()
         router._forgotten = 0
         forks.watch(router)
@@ -161,6 +164,7 @@ class Router(NativeRouter[W]):
     _secrets: tuple[Secret, ...]
     _sources: Sources
     _waiting: Waiting
+    _peers: dict[str, Naming]
     _pid: int
     _forgotten: int | None
     _exchange: Sharing | None = None
@@ -488,6 +492,11 @@ class Router(NativeRouter[W]):
     def shared_caches(self) -> SharedCaches:
         """The caches that workers of a model can read, such as a Mooncake store."""
         return SharedCaches(self._fleet)
+
+    @property
+    def peer_groups(self) -> PeerGroups:
+        """The groups of workers that copy cached blocks from each other."""
+        return PeerGroups(self._fleet, self._peers)
 
     @property
     def event_sink(self) -> RouterEvents:

@@ -35,7 +35,7 @@
 //! |---|---|
 //! | `request` | one request and its pick, the parts of a prompt that a rule needs, the fields of a body |
 //! | `fleet` | the workers, the models they serve, their health, the candidates of one request |
-//! | `indexes` | per model its rules and the blocks of workers, unconfirmed blocks, shared caches, the memory budget |
+//! | `indexes` | per model its rules and the blocks of workers, unconfirmed blocks, shared caches, peer groups, the memory budget |
 //! | `bookings` | open decisions, counters and records, conversations and their workers, timing, captures |
 //! | `select` | one selection from top to bottom: candidates, rows, choice, placement; pairs, batches, the end of a booking |
 //! | `admission`, `gates` | limits of the load pending on a worker, and the queue of the requests that wait |
@@ -70,6 +70,7 @@ pub use crate::fleet::{Fleet, may_be_worker};
 pub use crate::gates::{Before, Calls, Gate, GateSettings, Gates, Newcomer, Passed, Tally, Way};
 pub use crate::indexes::Pools;
 pub use crate::indexes::blocks::Lost;
+pub use crate::indexes::peers::{PeerGroup, PeerTerms};
 pub use crate::indexes::pool::Pool;
 pub use crate::indexes::shared_cache::{SharedCache, SharedTerms};
 pub use crate::indexes::shared_readers::Readers;
@@ -82,7 +83,7 @@ pub use crate::request::body::{
 pub use crate::request::hints::{Hints, Model};
 pub use crate::request::prompt::{LONG, Prompt, PromptBuffers, PromptReader};
 pub use crate::request::token_scales::{Sample, Scales};
-pub use crate::request::{Family, FamilyName, Pick, PoolId, Request, Wanted};
+pub use crate::request::{Family, FamilyName, Pick, PoolId, Request, Source, Wanted};
 pub use crate::select::batch::BatchTerms;
 pub use crate::select::pair::PairTerms;
 pub use crate::select::policy_view::{Column, Survey};

@@ -15,7 +15,7 @@ use cachelb_policy::Reason;
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::{IntoPyDict, PyBool, PyDict, PyMappingProxy, PyString};
+use pyo3::types::{IntoPyDict, PyBool, PyDict, PyMappingProxy, PyString, PyTuple};
 
 pub use self::lease::Lease;
 use self::lease::develops;
@@ -39,6 +39,11 @@ pub trait Owner: Debug + Send + Sync {
 
     /// Name of the policy that picks for `wanted`.
     fn policy_name(&self, py: Python<'_>, wanted: Wanted) -> PyResult<String>;
+
+    /// The peer with these fields to copy blocks from, if it has an address.
+    fn source(&self, _fields: Bound<'_, PyTuple>) -> PyResult<Option<Py<PyAny>>> {
+        Ok(None)
+    }
 
     /// There is less load.
     fn released(&self) -> PyResult<()> {
@@ -186,6 +191,27 @@ impl Decision {
         let headers = header_pairs(key, lease.id(), reason, matched, self.dp_rank);
         let headers = headers.into_py_dict(py)?;
         Ok(PyMappingProxy::new(py, headers.as_mapping()))
+    }
+
+    #[doc = stub!("Decision.kv_source")]
+    #[getter]
+    fn kv_source(&self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>> {
+        let (lease, Some(source)) = (&self.attempt.lease, self.pick.source) else {
+            return Ok(None);
+        };
+        let pool = self.pick.pool;
+        let named = (lease.engine).locked(py, |selector| selector.source_names(pool, &source))?;
+        let Some((group, key, rank)) = named else {
+            return Ok(None);
+        };
+        let facts = PyDict::new(py);
+        facts.set_item("medium", source.medium.name())?;
+        facts.set_item("start_tokens", source.start_tokens)?;
+        facts.set_item("end_tokens", source.end_tokens)?;
+        facts.set_item("load_ms", source.load_ms)?;
+        lease
+            .owner
+            .source((group, key, rank, facts).into_pyobject(py)?)
     }
 
     #[doc = stub!("Decision.is_open")]

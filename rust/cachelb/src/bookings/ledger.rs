@@ -136,6 +136,8 @@ pub struct Record {
     pub held_tokens: u64,
     /// Those of the matched ones that it read from the shared cache of the model.
     pub shared_tokens: u64,
+    /// Tokens that its worker was to copy from a peer.
+    pub pulled_tokens: u64,
     /// Candidates.
     pub candidates: u32,
     /// Convention of clients by which the conversation is known.

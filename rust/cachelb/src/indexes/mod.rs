@@ -5,6 +5,7 @@
 pub(crate) mod blocks;
 pub(crate) mod budget;
 pub(crate) mod known_ends;
+pub(crate) mod peers;
 pub(crate) mod pool;
 pub(crate) mod reusable;
 pub(crate) mod rules;
@@ -26,8 +27,9 @@ use cachelb_policy::parts::State;
 use crate::fleet::worker::Member;
 use crate::indexes::blocks::{Blocks, Lost};
 use crate::indexes::budget::Budget;
+use crate::indexes::peers::PeerGroup;
 use crate::indexes::pool::Pool;
-use crate::indexes::shared_cache::SharedCache;
+use crate::indexes::shared_readers::Seats;
 use crate::request::PoolId;
 
 /// All models.
@@ -71,9 +73,21 @@ impl Pools {
         (0..).map(PoolId).zip(&self.list)
     }
 
-    /// The shared caches of all models, to change them.
-    pub(crate) fn shared_mut(&mut self) -> impl Iterator<Item = &mut SharedCache> {
-        self.list.iter_mut().filter_map(|pool| pool.shared.as_mut())
+    /// Calls `each` with the peer groups of every model.
+    pub(crate) fn each_peers(&mut self, mut each: impl FnMut(&mut Vec<PeerGroup>)) {
+        for pool in &mut self.list {
+            each(&mut pool.peers);
+        }
+    }
+
+    /// The readers of shared caches, and the members of peer groups, of all models.
+    pub(crate) fn seats_mut(&mut self) -> impl Iterator<Item = &mut Seats> {
+        self.list.iter_mut().flat_map(|pool| {
+            let groups = pool.peers.iter_mut();
+            let of_groups = groups.flat_map(|group| [&mut group.members, &mut group.sources]);
+            let shared = pool.shared.iter_mut().map(|shared| &mut shared.seats);
+            shared.chain(of_groups)
+        })
     }
 
     /// Calls `each` with the states of every rule of every model.

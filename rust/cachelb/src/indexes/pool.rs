@@ -8,6 +8,7 @@ use cachelb_policy::{Candidate, Placements, Rule};
 
 use crate::fleet::worker::Member;
 use crate::indexes::blocks::Blocks;
+use crate::indexes::peers::PeerGroup;
 use crate::indexes::rules::Rules;
 use crate::indexes::shared_cache::SharedCache;
 use crate::request::Request;
@@ -33,6 +34,8 @@ pub struct Pool {
     pub(crate) knows_placements: bool,
     /// The cache that workers of the model read.
     pub(crate) shared: Option<SharedCache>,
+    /// The groups of workers that copy blocks of the model from each other.
+    pub(crate) peers: Vec<PeerGroup>,
 }
 
 impl Pool {
@@ -60,6 +63,7 @@ impl Pool {
             counts_active,
             knows_placements,
             shared: None,
+            peers: Vec::new(),
         }
     }
 

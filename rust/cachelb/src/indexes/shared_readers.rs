@@ -1,4 +1,4 @@
-//! Which workers read a shared cache.
+//! Which workers read a shared cache, or are in a peer group.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -66,11 +66,12 @@ impl Seats {
 }
 
 impl Workers<'_> {
-    /// The candidate called `name` is registered as `worker`: it reads the shared caches that its key is listed for.
+    /// The candidate called `name` is registered as `worker`: it reads the shared caches, and is in the peer groups, that
+    /// its key is listed for.
     pub(crate) fn seat_reader(&mut self, name: &str, worker: WorkerId) {
         let s = &mut *self.0;
-        for shared in s.pools.shared_mut() {
-            shared.seats.seat(name, worker, &s.fleet);
+        for seats in s.pools.seats_mut() {
+            seats.seat(name, worker, &s.fleet);
         }
     }
 }

@@ -7,7 +7,7 @@ pub(crate) mod hints;
 pub(crate) mod prompt;
 pub(crate) mod token_scales;
 
-use cachelb_core::ids::{Millis, SequenceHash};
+use cachelb_core::ids::{Medium, Millis, SequenceHash, WorkerId};
 use cachelb_core::load::BookingId;
 use cachelb_policy::{Content, Length, Placements, Reason};
 
@@ -92,6 +92,8 @@ pub struct Request<'a> {
     pub passage: Option<Passage>,
     /// How long it waited for room, in milliseconds.
     pub queued_ms: u64,
+    /// Whether its host tells the picked worker which peer to copy blocks from.
+    pub sends_source: bool,
     /// How often this request was tried before.
     pub attempt: u32,
     /// Number of the decision, unique and rising.
@@ -126,6 +128,30 @@ impl Request<'_> {
     }
 }
 
+/// Blocks of a prompt to copy from a peer.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Source {
+    /// The peer.
+    pub worker: WorkerId,
+    pub(crate) group: u64,
+    /// Where it holds the last of the blocks.
+    pub medium: Medium,
+    /// Leading tokens that the picked worker can use without a copy.
+    pub start_tokens: u64,
+    /// Leading tokens that it can use after it.
+    pub end_tokens: u64,
+    /// The estimated time of the copy.
+    pub load_ms: f64,
+}
+
+impl Source {
+    /// Tokens to copy.
+    #[must_use]
+    pub fn tokens(&self) -> u64 {
+        self.end_tokens - self.start_tokens
+    }
+}
+
 /// The outcome of a selection.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Pick {
@@ -147,6 +173,8 @@ pub struct Pick {
     pub shared_tokens: u64,
     /// Those that the candidate that holds most need not compute.
     pub best_matched_tokens: u64,
+    /// The peer to copy further ones from.
+    pub source: Option<Source>,
     /// The booked load, `None` for a dry run.
     pub booking: Option<BookingId>,
 }

@@ -15,6 +15,7 @@ use crate::fleet::may_be_worker;
 use crate::fleet::names::{Name, resolve};
 use crate::fleet::roster::{Change, Worker};
 use crate::fleet::worker::{Profile, Role};
+use crate::indexes::peers::PeerTerms;
 use crate::indexes::shared_cache::SharedTerms;
 use crate::request::PoolId;
 use crate::request::prompt::PromptReader;
@@ -283,26 +284,52 @@ impl<T: Clone + Send + Sync, A: Access> Edit<'_, T, A> {
         terms: SharedTerms,
         media: Arc<[Medium]>,
     ) -> Result<()> {
+        let pool = self.pool_for("shared cache", name, model)?;
+        let name = name.into();
+        (self.registry).open_shared(self.access, name, pool, terms, media, self.now)
+    }
+
+    /// The pool of the model that a new `kind` of its own called `name` is for.
+    fn pool_for(&self, kind: &str, name: &str, model: Option<&str>) -> Result<PoolId> {
         if name.is_empty() {
-            let text = "the name of a shared cache must not be empty";
+            let text = format!("the name of a {kind} must not be empty");
             return Err(Error::options(text));
         }
         let registered = self.change.now();
         if registered.worker(name).is_some() {
             return Err(Error::options(format!(
-                "{name:?} is the key of a worker; a shared cache needs a name of its own"
+                "{name:?} is the key of a worker; a {kind} needs a name of its own"
             )));
         }
-        let pool = match model {
-            None => PoolId::default(),
-            Some(model) => *registered.models.get(model).ok_or_else(|| {
-                Error::options(format!(
-                    "model {model:?} has no index of its own; name it in `models` of the router or of a worker first"
-                ))
-            })?,
+        let Some(model) = model else {
+            return Ok(PoolId::default());
         };
-        let name = name.into();
-        (self.registry).open_shared(self.access, name, pool, terms, media, self.now)
+        registered.models.get(model).copied().ok_or_else(|| {
+            Error::options(format!(
+                "model {model:?} has no index of its own; name it in `models` of the router or of a worker first"
+            ))
+        })
+    }
+
+    /// Registers a peer group of a model, or changes its properties.
+    ///
+    /// # Errors
+    /// [`Error::Options`] for a name or a model that cannot be.
+    pub fn add_peer_group(&self, name: &str, model: Option<&str>, terms: PeerTerms) -> Result<()> {
+        let pool = self.pool_for("peer group", name, model)?;
+        if self.registry.feeds.shared_streams(name).is_some() {
+            return Err(Error::options(format!(
+                "{name:?} is a shared cache; a peer group needs a name of its own"
+            )));
+        }
+        self.registry
+            .put_peers(self.access, name.into(), pool, terms);
+        Ok(())
+    }
+
+    /// Forgets a peer group. Returns whether it was known.
+    pub fn remove_peer_group(&mut self, name: &str) -> bool {
+        self.registry.take_peers(self.access, name)
     }
 
     /// Forgets a shared cache and its blocks. Returns whether it was known.

@@ -1,6 +1,6 @@
 //! The workers and models of a router beside its selector. The host defines how the selector is locked, by [`Access`].
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
@@ -14,6 +14,7 @@ use crate::feeds::streams::{Feeds, SharedStreams, WorkerStreams};
 use crate::fleet::names::{TagKey, names_of};
 use crate::fleet::roster::{Registered, Roster, Worker, lock};
 use crate::fleet::worker::{Eligibility, Profile, Role};
+use crate::indexes::peers::PeerTerms;
 use crate::indexes::shared_cache::SharedTerms;
 use crate::request::PoolId;
 use crate::request::hints::Model;
@@ -31,6 +32,8 @@ pub struct Registry<T> {
     pub feeds: Feeds,
     /// By pool.
     readers: Mutex<Arc<[PromptReader]>>,
+    /// The peer groups, for a selector that takes the place of another.
+    peers: Mutex<HashMap<Box<str>, (PoolId, PeerTerms)>>,
 }
 
 impl<T: Clone + Send + Sync> Registry<T> {
@@ -41,6 +44,7 @@ impl<T: Clone + Send + Sync> Registry<T> {
             roster: Roster::new(models.into_iter().collect()),
             feeds: Feeds::default(),
             readers: Mutex::new(readers.into()),
+            peers: Mutex::default(),
         }
     }
 
@@ -139,10 +143,35 @@ impl<T: Clone + Send + Sync> Registry<T> {
             }
             Ok::<_, cachelb_core::Error>(())
         })?;
+        for (name, (pool, terms)) in lock(&self.peers).clone() {
+            self.put_peers(access, name, pool, terms);
+        }
         for (pool, cache) in self.feeds.take_shared() {
             self.open_shared(access, cache.name, pool, cache.terms, cache.media, now)?;
         }
         Ok(())
+    }
+
+    /// Registers a peer group of a model in the selector.
+    pub(crate) fn put_peers(
+        &self,
+        access: &impl Access,
+        name: Box<str>,
+        pool: PoolId,
+        terms: PeerTerms,
+    ) {
+        access.held(|selector| {
+            selector
+                .workers_mut()
+                .add_peer_group(&name, pool, terms.clone());
+        });
+        lock(&self.peers).insert(name, (pool, terms));
+    }
+
+    /// Forgets a peer group. Returns whether it was known.
+    pub(crate) fn take_peers(&self, access: &impl Access, name: &str) -> bool {
+        lock(&self.peers).remove(name);
+        access.held(|selector| selector.workers_mut().remove_peer_group(name))
     }
 
     /// Registers the shared cache of a model in the selector, with streams of its own unless it has some.

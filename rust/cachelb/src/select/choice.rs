@@ -145,9 +145,14 @@ impl Step<'_, '_> {
             shared_tokens: matched_tokens - usable.tokens(rows.own(choice.row)),
             held_tokens: usable.tokens(pool.held(&row)),
             best_matched_tokens: best.unwrap_or_else(|| usable.tokens(rows.best_overlap)),
+            source: None,
             booking: None,
         };
         self.choice = choice;
+        // Of a pair, the worker that computes the prompt copies.
+        if request.wanted != Wanted::Decode {
+            self.pick.source = self.source();
+        }
     }
 
     /// The reason of a pick by a rule that goes by events: another one if the worker has events and they did not decide.
@@ -166,6 +171,8 @@ impl Step<'_, '_> {
     /// uses moves no load.
     pub fn uncached(&self) -> u64 {
         let known = self.pool().knows_placements;
-        self.request.prompt_tokens - if known { self.pick.matched_tokens } else { 0 }
+        let copied = self.pick.source.map_or(0, |source| source.tokens());
+        let matched = self.pick.matched_tokens + copied;
+        self.request.prompt_tokens - if known { matched } else { 0 }
     }
 }

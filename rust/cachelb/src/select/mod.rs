@@ -9,6 +9,7 @@ pub(crate) mod placement;
 pub(crate) mod policy_view;
 pub(crate) mod predictions;
 pub(crate) mod rows;
+pub(crate) mod source;
 pub(crate) mod trace;
 
 use std::sync::Arc;
@@ -294,6 +295,7 @@ impl<'a, 'r> Step<'a, 'r> {
             matched_tokens: pick.matched_tokens,
             held_tokens: pick.held_tokens,
             shared_tokens: pick.shared_tokens,
+            pulled_tokens: pick.source.map_or(0, |source| source.tokens()),
             candidates: s.candidates.rows.len() as u32,
             convention: request.convention,
             attempt: request.attempt,

@@ -208,6 +208,7 @@ impl<'r> Pair<'_, 'r> {
         let step = &mut self.decode;
         if prefiller.is_none() {
             step.pick.reason = Reason::LocalDecode;
+            step.pick.source = step.source();
         }
         let Some(prefill) = prefiller.and_then(|pick| pick.booking) else {
             return Ok((prefiller, step.commit(true)?));

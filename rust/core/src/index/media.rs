@@ -111,6 +111,16 @@ impl BlockIndex {
         Reach::to(self.ends(answer, slot))
     }
 
+    /// The depth up to which the worker in `slot` holds the prompt in any of `media` from the depth `from` on; `from` by an
+    /// answer from before the latest change.
+    #[must_use]
+    pub fn held_from(&self, answer: &Overlaps, slot: u32, media: &[Medium], from: u32) -> u32 {
+        if !answer.is_of(self.held.shape.version) {
+            return from;
+        }
+        answer.covered_from(self, slot, media, from)
+    }
+
     /// How the worker in `slot` resumes prompts.
     #[must_use]
     pub fn resumes(&self, slot: u32) -> Resumes {

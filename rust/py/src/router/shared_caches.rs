@@ -1,8 +1,9 @@
-//! Caches that workers of a model read: registered by name, fed by their own events or by those of the workers.
+//! Caches that workers of a model read: registered by name, fed by their own events or by those of the workers. Groups
+//! of workers that copy cached blocks from each other.
 
 use std::sync::Arc;
 
-use cachelb::selector::{Readers, SharedStreams, SharedTerms};
+use cachelb::selector::{PeerTerms, Readers, SharedStreams, SharedTerms};
 use cachelb_core::ids::Medium;
 use cachelb_policy::Loading;
 use pyo3::exceptions::PyValueError;
@@ -13,30 +14,32 @@ use crate::args::{named, number_or_none};
 use crate::options::read::{ABOVE_ZERO, NOT_NEGATIVE, millis};
 use crate::workers::keys_of;
 
-/// The media of workers' events that mean a shared cache.
-fn media(given: Vec<String>) -> PyResult<Arc<[Medium]>> {
-    let named = |name: String| match &*name {
-        "cpu" => Ok(Medium::Cpu),
-        "disk" => Ok(Medium::Disk),
-        _ => Err(PyValueError::new_err(format!(
-            "media must be of \"cpu\" and \"disk\", got {name:?}"
-        ))),
+/// The media that are among two.
+fn media(given: Vec<String>, among: [(&str, Medium); 2]) -> PyResult<Arc<[Medium]>> {
+    let named = |name: String| {
+        let found = among.iter().find(|(medium, _)| **medium == *name);
+        found.map(|(_, medium)| *medium).ok_or_else(|| {
+            let [(one, _), (other, _)] = among;
+            PyValueError::new_err(format!(
+                "media must be of {one:?} and {other:?}, got {name:?}"
+            ))
+        })
     };
     given.into_iter().map(named).collect()
 }
 
 impl Fleet {
     /// The workers given by their keys or themselves, registered or yet to come.
-    fn readers_of(&self, workers: &Bound<'_, PyAny>) -> PyResult<Readers> {
+    fn readers_of(&self, what: &str, workers: &Bound<'_, PyAny>) -> PyResult<Readers> {
         let key = self.key.as_ref().map(|key| key.bind(workers.py()));
         let now = self.registry.roster.now();
         let keys = keys_of(workers, key, self.registry.tags(), |name| {
             now.worker(name).is_some()
         })?;
         if keys.is_empty() {
-            return Err(PyValueError::new_err(
-                "workers is empty; name a worker that reads the shared cache, or pass None for all of the model",
-            ));
+            return Err(PyValueError::new_err(format!(
+                "{what} is empty; name a worker, or pass None for all of the model"
+            )));
         }
         Ok(Readers::of(keys))
     }
@@ -67,10 +70,12 @@ impl Fleet {
             },
             ttl_ms: number_or_none(ttl_s, "ttl_s", ABOVE_ZERO)?.map(millis),
             kv_blocks: count("kv_blocks", kv_blocks)?,
-            readers: workers
-                .map_or_else(|| Ok(Readers::default()), |keys| self.readers_of(keys))?,
+            readers: workers.map_or_else(
+                || Ok(Readers::default()),
+                |keys| self.readers_of("workers", keys),
+            )?,
         };
-        let media = self::media(media)?;
+        let media = self::media(media, [("cpu", Medium::Cpu), ("disk", Medium::Disk)])?;
         self.edit(py, |edit| edit.add_shared_cache(name, model, terms, media))
     }
 
@@ -93,5 +98,47 @@ impl Fleet {
             };
             all.iter().map(row).collect()
         })
+    }
+
+    /// Registers a peer group of a model, or changes its properties.
+    #[pyo3(signature = (name, *, model=None, load_ms_per_token=None, startup_ms=None, media=vec![], workers=None, sources=None))]
+    #[expect(clippy::too_many_arguments, reason = "one keyword argument each")]
+    fn add_peer_group(
+        &self,
+        py: Python<'_>,
+        #[pyo3(from_py_with = named::name)] name: &str,
+        #[pyo3(from_py_with = named::model_or_none)] model: Option<&str>,
+        load_ms_per_token: Option<&Bound<'_, PyAny>>,
+        startup_ms: Option<&Bound<'_, PyAny>>,
+        media: Vec<String>,
+        workers: Option<&Bound<'_, PyAny>>,
+        sources: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<()> {
+        let startup = number_or_none(startup_ms, "startup_ms", NOT_NEGATIVE)?;
+        let members = |keys: Option<&Bound<'_, PyAny>>, name| {
+            keys.map_or_else(
+                || Ok(Readers::default()),
+                |keys| self.readers_of(name, keys),
+            )
+        };
+        let terms = PeerTerms {
+            loading: Loading {
+                ms_per_token: number_or_none(load_ms_per_token, "load_ms_per_token", NOT_NEGATIVE)?,
+                startup_ms: startup.unwrap_or(0.0),
+            },
+            media: self::media(media, [("gpu", Medium::Gpu), ("cpu", Medium::Cpu)])?,
+            members: members(workers, "workers")?,
+            sources: members(sources, "sources")?,
+        };
+        self.edit(py, |edit| edit.add_peer_group(name, model, terms))
+    }
+
+    /// Forgets a peer group. Returns whether it was known.
+    fn remove_peer_group(
+        &self,
+        py: Python<'_>,
+        #[pyo3(from_py_with = named::name)] name: &str,
+    ) -> PyResult<bool> {
+        self.edit(py, |edit| Ok(edit.remove_peer_group(name)))
     }
 }

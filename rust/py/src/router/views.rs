@@ -270,7 +270,7 @@ impl Fleet {
         let seconds = |from: u64, to: u64| to.saturating_sub(from) as f64 / 1000.0;
         let decided = record.decided.0;
         let (worker, usage) = (&record.worker, record.usage);
-        set_items!(fields, record => prompt_tokens, best_matched_tokens, matched_tokens, held_tokens, shared_tokens, candidates, attempt);
+        set_items!(fields, record => prompt_tokens, best_matched_tokens, matched_tokens, held_tokens, shared_tokens, pulled_tokens, candidates, attempt);
         set_items!(fields, usage => cached_tokens, output_tokens);
         set_items!(fields, known worker => running, waiting, kv_usage);
         set_items!(fields, worker => inflight, pending_prefill_tokens, decode_tokens, credited_tokens);

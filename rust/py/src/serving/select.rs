@@ -253,6 +253,7 @@ impl<'a> Selection<'a> {
         let request = Request {
             pinned: query.pinned.then(first).flatten(),
             passage: entrance.map(|(.., passage)| passage),
+            sends_source: false,
             ..ready.request(&hints, &[], self.scratch)
         };
         let step = |selector: &mut Selector, candidates: &mut Offers, request: &Request<'_>| {

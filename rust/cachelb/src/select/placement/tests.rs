@@ -13,6 +13,7 @@ use cachelb_events::{FeedState, Heard, Worth};
 use cachelb_policy::{KvAware, OverlapCost, Reason, Rule, Seconds};
 
 mod lossy;
+mod peers;
 mod shared_cache;
 mod shared_groups;
 
@@ -36,6 +37,7 @@ fn request(blocks: (&[SequenceHash], Origin), prompt_tokens: u64, now: u64) -> R
         blocks: Some(blocks),
         prompt_tokens,
         now: Millis(now),
+        sends_source: true,
         ..Request::default()
     }
 }

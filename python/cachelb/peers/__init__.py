@@ -1,0 +1,110 @@
+"""Peers to copy cached blocks from: what a proxy sends with a request.
+
+`Router.peer_groups` says which workers copy from each other, and how fast. Where that pays, `Decision.kv_source` is the
+peer. A proxy takes the fields off that clients sent, since an address from outside would have an engine connect there
+(`without_sources`), and adds those of the decision (`KvSource.apply`, `KvSource.headers`). A source belongs to one
+decision: a retry has another one, or none.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Literal, TypeAlias
+
+Form: TypeAlias = Literal["vllm", "llm-d"]
+"""How a source is named to an engine: vLLM's `remote_kv_source`, or the headers of llm-d's sidecar."""
+
+HEADERS: Final = ("x-kv-cache-source-host-port", "x-kv-cache-source-p2p-port")
+"""Headers that name a source; a proxy takes those of clients off."""
+
+_PARAMS: Final = "kv_transfer_params"
+_NAMES: Final = {"remote_kv_source", "kv_hint"}
+
+
+@dataclass(frozen=True, slots=True)
+class KvSource:
+    """A peer that holds blocks of a prompt, and where it sends them from.
+
+    Attributes:
+        key: Key of the peer.
+        dp_rank: Its data-parallel rank, None if it has one.
+        group: Name of the peer group.
+        medium: Where it holds the last of the blocks: "gpu" or "cpu".
+        start_tokens: Leading prompt tokens that the picked worker needs no copy of.
+        end_tokens: Leading prompt tokens that it has after the copy.
+        load_ms: Milliseconds of the copy, an estimate by the terms of the group.
+        address: ``host:port`` to copy from: of its host memory, or where it serves for llm-d's sidecar.
+        form: How it is named to an engine.
+
+    Example:
+        >>> source = KvSource("http://gpu1:8000", None, "rack", "cpu", 0, 4096, 70.4, "gpu1:7777", "vllm")
+        >>> source.apply({"prompt": "..."}, "1")["kv_transfer_params"]
+        {'remote_kv_source': {'kv_request_id': '1', 'remote_host': 'gpu1', 'remote_port': 7777}}
+    """
+
+    key: str
+    dp_rank: int | None
+    group: str
+    medium: str
+    start_tokens: int
+    end_tokens: int
+    load_ms: float
+    address: str
+    form: Form
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """Headers to send: those of llm-d's sidecar, none in the form of vLLM."""
+        if self.form == "vllm":
+            return {}
+        names = dict(zip(HEADERS, (self.address, str(self.dp_rank)), strict=True))
+        return names if self.dp_rank is not None else {HEADERS[0]: self.address}
+
+    def apply(self, body: Mapping[str, Any], request_id: str | None = None) -> dict[str, Any]:
+        """Return a request's body that names the source in place of any that its client named.
+
+        Args:
+            body: The JSON object; it stays as it is.
+            request_id: Names the copy, which must be unique; a fresh UUID by default.
+
+        Returns:
+            The body to send.
+
+        Raises:
+            ValueError: The body decodes what another worker has computed, and copies nothing.
+        """
+        sent = without_sources(body)
+        if self.form != "vllm":
+            return sent
+        params = dict(sent.get(_PARAMS) or {})
+        if "remote_prefiller" in params:
+            raise ValueError("kv_transfer_params has remote_prefiller: a request that decodes alone copies no prompt")
+        host, _, port = self.address.rpartition(":")
+        params["remote_kv_source"] = {
+            "kv_request_id": request_id or str(uuid.uuid4()),
+            "remote_host": host.strip("[]"),
+            "remote_port": int(port),
+        }
+        return {**sent, _PARAMS: params}
+
+
+def without_sources(body: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a request's body without the sources that its client named.
+
+    Args:
+        body: The JSON object; it stays as it is.
+
+    Returns:
+        The body to send.
+
+    Example:
+        >>> without_sources({"prompt": "...", "kv_hints": {"actions": []}})
+        {'prompt': '...'}
+    """
+    sent = {name: value for name, value in body.items() if name != "kv_hints"}
+    params = sent.get(_PARAMS)
+    if isinstance(params, Mapping) and not _NAMES.isdisjoint(params):
+        sent[_PARAMS] = {name: value for name, value in params.items() if name not in _NAMES}
+    return sent

@@ -1,0 +1,70 @@
+//! Groups of workers that copy cached blocks from each other before they compute the rest of a prompt.
+//!
+//! A group has no index of its own: the blocks that its members hold are in the index of their model.
+
+use std::sync::Arc;
+
+use cachelb_core::ids::Medium;
+use cachelb_policy::Loading;
+use xxhash_rust::xxh3::xxh3_64;
+
+use crate::fleet::Fleet;
+use crate::fleet::membership::Workers;
+use crate::indexes::shared_readers::{Readers, Seats};
+use crate::request::PoolId;
+
+/// Properties of a peer group.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PeerTerms {
+    /// The time that a copy takes; without milliseconds per token no source is named.
+    pub loading: Loading,
+    /// Where the blocks of a source must lie.
+    pub media: Arc<[Medium]>,
+    /// Who copies.
+    pub members: Readers,
+    /// The members that may be sources.
+    pub sources: Readers,
+}
+
+/// A peer group of a model.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PeerGroup {
+    pub(crate) name: Box<str>,
+    pub(crate) terms: PeerTerms,
+    pub(crate) members: Seats,
+    pub(crate) sources: Seats,
+}
+
+impl PeerGroup {
+    /// The number by which a [`Source`](crate::selector::Source) names it.
+    pub(crate) fn id(name: &str) -> u64 {
+        xxh3_64(name.as_bytes())
+    }
+}
+
+impl Workers<'_> {
+    /// Adds a peer group of a model, or changes its properties. A group of this name in another model is gone then.
+    pub fn add_peer_group(&mut self, name: &str, pool: PoolId, terms: PeerTerms) {
+        self.remove_peer_group(name);
+        let s = &mut *self.0;
+        let seats = |readers: &Readers, fleet: &Fleet| Seats::new(readers.clone(), fleet);
+        let group = PeerGroup {
+            name: name.into(),
+            members: seats(&terms.members, &s.fleet),
+            sources: seats(&terms.sources, &s.fleet),
+            terms,
+        };
+        s.pools[pool].peers.push(group);
+    }
+
+    /// Forgets a peer group. Returns whether it was known.
+    pub fn remove_peer_group(&mut self, name: &str) -> bool {
+        let mut known = false;
+        self.0.pools.each_peers(|groups| {
+            let before = groups.len();
+            groups.retain(|group| *group.name != *name);
+            known |= groups.len() < before;
+        });
+        known
+    }
+}

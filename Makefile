@@ -93,7 +93,7 @@ check: $(VENV)/.built $(VENV)/.lock-dev ## Run every static check: format, lints
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --locked -- -D warnings
 	@# Without learned models, published rules, sharing and TensorRT-LLM; then each alone.
-	for each in "" learned published sharing; do cargo clippy --package cachelb --no-default-features --features "$$each" --locked -- -D warnings || exit 1; done
+	for each in "" learned peers published sharing; do cargo clippy --package cachelb --no-default-features --features "$$each" --locked -- -D warnings || exit 1; done
 	@# The extension without servers, simulator and sharing.
 	cargo clippy --package cachelb-py --no-default-features --locked -- -D warnings
 	@# As for an interpreter without a GIL, which need not be there.

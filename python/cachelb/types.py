@@ -538,8 +538,7 @@ class DecisionRecord:
         best_matched_tokens: Prompt tokens the best candidate held.
         matched_tokens: Prompt tokens the picked worker could reuse.
         cached_tokens: Prompt tokens the engine took from its cache, None if it did not report them.
-        engine_prompt_tokens: Prompt tokens the engine counted, None if it did not report them; `prompt_tokens` is an
-            estimate for a prompt given as text.
+        engine_prompt_tokens: Those it counted, None if it did not report them; those of a text are an estimate.
         output_tokens: Output tokens the engine counted, None if it did not report them.
         candidates: Number of candidates.
         attempt: Number of earlier attempts.

@@ -141,10 +141,10 @@ class PeerGroups:
         """
         return sorted(self._naming)
 
-    def _source(self, group: str, key: str, rank: int | None, facts: Mapping[str, Any]) -> KvSource | None:
+    def _source(self, group: str, key: str, rank: int | None, facts: tuple[str, int, int, float]) -> KvSource | None:
         """Make the source of a decision; None if its group is gone, or it has no address."""
         naming = self._naming.get(group)
         address = None if naming is None else naming.address(key, rank)
         if naming is None or address is None:
             return None
-        return KvSource(key=key, dp_rank=rank, group=group, address=address, form=naming.form, **facts)
+        return KvSource(key, rank, group, *facts, address, naming.form)

@@ -196,22 +196,11 @@ impl Decision {
     #[doc = stub!("Decision.kv_source")]
     #[getter]
     fn kv_source(&self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>> {
-        let (lease, Some(source)) = (&self.attempt.lease, self.pick.source) else {
-            return Ok(None);
-        };
-        let pool = self.pick.pool;
-        let named = (lease.engine).locked(py, |selector| selector.source_names(pool, &source))?;
-        let Some((group, key, rank)) = named else {
-            return Ok(None);
-        };
-        let facts = PyDict::new(py);
-        facts.set_item("medium", source.medium.name())?;
-        facts.set_item("start_tokens", source.start_tokens)?;
-        facts.set_item("end_tokens", source.end_tokens)?;
-        facts.set_item("load_ms", source.load_ms)?;
-        lease
-            .owner
-            .source((group, key, rank, facts).into_pyobject(py)?)
+        #[cfg(not(feature = "peers"))]
+        let source = None::<Bound<'_, PyTuple>>;
+        #[cfg(feature = "peers")]
+        let source = self.source_fields(py)?;
+        source.map_or(Ok(None), |fields| self.attempt.lease.owner.source(fields))
     }
 
     #[doc = stub!("Decision.is_open")]
@@ -413,6 +402,22 @@ impl Decision {
         self.attempt.lease.owner.traverse(&visit)?;
         visit.call(&self.worker)?;
         self.attempt.call.traverse(&visit)
+    }
+}
+
+#[cfg(feature = "peers")]
+impl Decision {
+    /// Peer group, key and rank of its source; medium, range of tokens and milliseconds.
+    fn source_fields<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyTuple>>> {
+        let (pool, Some(source)) = (self.pick.pool, self.pick.source) else {
+            return Ok(None);
+        };
+        let engine = &self.attempt.lease.engine;
+        let named = engine.locked(py, |selector| selector.source_names(pool, &source))?;
+        let (start, end) = (source.start_tokens, source.end_tokens);
+        let facts = (source.medium.name(), start, end, source.load_ms);
+        let fields = named.map(|(group, key, rank)| (group, key, rank, facts).into_pyobject(py));
+        fields.transpose()
     }
 }
 

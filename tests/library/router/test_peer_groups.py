@@ -126,7 +126,7 @@ def test_a_body_names_the_source_of_the_decision_and_none_of_the_clients() -> No
 def test_addresses(key: str, rank: int | None, options: dict[str, Any], address: str, headers: dict[str, str]) -> None:
     router = Router([key])
     router.peer_groups.add("rack", load_ms_per_token=0.01, **options)
-    facts = {"medium": "cpu", "start_tokens": 0, "end_tokens": 16, "load_ms": 1.0}
+    facts = ("cpu", 0, 16, 1.0)
     source = router.peer_groups._source("rack", key, rank, facts)
     assert source is not None
     assert (source.address, source.headers) == (address, headers)

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use cachelb_core::ids::Medium;
 use cachelb_policy::Loading;
+#[cfg(feature = "peers")]
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::fleet::Fleet;
@@ -28,6 +29,7 @@ pub struct PeerTerms {
 
 /// A peer group of a model.
 #[derive(Debug, Clone, PartialEq)]
+#[cfg_attr(not(feature = "peers"), expect(dead_code, reason = "for sources"))]
 pub struct PeerGroup {
     pub(crate) name: Box<str>,
     pub(crate) terms: PeerTerms,
@@ -35,6 +37,7 @@ pub struct PeerGroup {
     pub(crate) sources: Seats,
 }
 
+#[cfg(feature = "peers")]
 impl PeerGroup {
     /// The number by which a [`Source`](crate::selector::Source) names it.
     pub(crate) fn id(name: &str) -> u64 {

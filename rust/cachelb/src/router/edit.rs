@@ -13,7 +13,7 @@ use crate::fleet::about::{About, Word};
 use crate::fleet::block_sizes::{EngineKind, Facts};
 use crate::fleet::may_be_worker;
 use crate::fleet::names::{Name, resolve};
-use crate::fleet::roster::{Change, Worker};
+use crate::fleet::roster::{Change, Worker, lock};
 use crate::fleet::worker::{Profile, Role};
 use crate::indexes::peers::PeerTerms;
 use crate::indexes::shared_cache::SharedTerms;
@@ -329,7 +329,8 @@ impl<T: Clone + Send + Sync, A: Access> Edit<'_, T, A> {
 
     /// Forgets a peer group. Returns whether it was known.
     pub fn remove_peer_group(&mut self, name: &str) -> bool {
-        self.registry.take_peers(self.access, name)
+        lock(&self.registry.peers).remove(name);
+        (self.access).held(|selector| selector.workers_mut().remove_peer_group(name))
     }
 
     /// Forgets a shared cache and its blocks. Returns whether it was known.

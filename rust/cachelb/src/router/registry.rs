@@ -33,7 +33,7 @@ pub struct Registry<T> {
     /// By pool.
     readers: Mutex<Arc<[PromptReader]>>,
     /// The peer groups, for a selector that takes the place of another.
-    peers: Mutex<HashMap<Box<str>, (PoolId, PeerTerms)>>,
+    pub(crate) peers: Mutex<HashMap<Box<str>, (PoolId, PeerTerms)>>,
 }
 
 impl<T: Clone + Send + Sync> Registry<T> {
@@ -166,12 +166,6 @@ impl<T: Clone + Send + Sync> Registry<T> {
                 .add_peer_group(&name, pool, terms.clone());
         });
         lock(&self.peers).insert(name, (pool, terms));
-    }
-
-    /// Forgets a peer group. Returns whether it was known.
-    pub(crate) fn take_peers(&self, access: &impl Access, name: &str) -> bool {
-        lock(&self.peers).remove(name);
-        access.held(|selector| selector.workers_mut().remove_peer_group(name))
     }
 
     /// Registers the shared cache of a model in the selector, with streams of its own unless it has some.

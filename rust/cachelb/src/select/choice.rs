@@ -150,8 +150,9 @@ impl Step<'_, '_> {
         };
         self.choice = choice;
         // Of a pair, the worker that computes the prompt copies.
+        #[cfg(feature = "peers")]
         if request.wanted != Wanted::Decode {
-            self.pick.source = self.source();
+            self.name_source();
         }
     }
 

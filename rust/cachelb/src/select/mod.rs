@@ -9,6 +9,7 @@ pub(crate) mod placement;
 pub(crate) mod policy_view;
 pub(crate) mod predictions;
 pub(crate) mod rows;
+#[cfg(feature = "peers")]
 pub(crate) mod source;
 pub(crate) mod trace;
 

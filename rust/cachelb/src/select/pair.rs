@@ -208,7 +208,8 @@ impl<'r> Pair<'_, 'r> {
         let step = &mut self.decode;
         if prefiller.is_none() {
             step.pick.reason = Reason::LocalDecode;
-            step.pick.source = step.source();
+            #[cfg(feature = "peers")]
+            step.name_source();
         }
         let Some(prefill) = prefiller.and_then(|pick| pick.booking) else {
             return Ok((prefiller, step.commit(true)?));

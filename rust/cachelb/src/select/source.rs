@@ -43,8 +43,12 @@ impl Selector {
 }
 
 impl Step<'_, '_> {
-    /// The source of the picked worker.
-    pub fn source(&self) -> Option<Source> {
+    /// Names the source of the picked worker.
+    pub fn name_source(&mut self) {
+        self.pick.source = self.source();
+    }
+
+    fn source(&self) -> Option<Source> {
         let (s, request, pool) = (&*self.selector, self.request, self.pool());
         if pool.peers.is_empty() || request.is_text() || !request.sends_source {
             return None;

@@ -13,6 +13,7 @@ use cachelb_events::{FeedState, Heard, Worth};
 use cachelb_policy::{KvAware, OverlapCost, Reason, Rule, Seconds};
 
 mod lossy;
+#[cfg(feature = "peers")]
 mod peers;
 mod shared_cache;
 mod shared_groups;

@@ -17,6 +17,9 @@ SINGULAR = re.compile(r"^(\s*)Example:$", re.MULTILINE)
 RETURNS = re.compile(r"^( *)Returns:\n(?:\1 +.*\n?)+\n*", re.MULTILINE)
 SHARED = re.compile(r"^( *)\*\*shared: .*$", re.MULTILINE)
 
+ARGUMENTS = {"Router": ("PolicyArguments", "RequestArguments"), "Policy": ("PolicyArguments",)}
+"""The typed dicts of the arguments of `select_worker`, by class."""
+
 
 class Examples(Extension):
     """Rename the section before the docstring is parsed, and put constructors where the templates look for one."""
@@ -31,6 +34,9 @@ class Examples(Extension):
         for cls in classes(pkg):
             if "__init__" not in cls.members and (made := constructor(cls)) is not None:
                 cls.set_member("__init__", made)
+            select = cls.members.get("select_worker")
+            if isinstance(select, Function) and cls.name in ARGUMENTS:
+                annotate(select, [pkg["types"].members[name] for name in ARGUMENTS[cls.name]])
 
 
 def classes(parent: Module | Class) -> Iterator[Class]:
@@ -42,6 +48,13 @@ def classes(parent: Module | Class) -> Iterator[Class]:
             found = member.final_target if isinstance(member, Alias) else member
             if isinstance(found, Class) and found.package is parent.package:
                 yield found
+
+
+def annotate(select: Function, dicts: list[Class]) -> None:
+    """Give the arguments of a request their types, which the stub takes together."""
+    types = {field.name: field.annotation for each in dicts for field in each.attributes.values()}
+    for parameter in select.parameters:
+        parameter.annotation = parameter.annotation or types.get(parameter.name)
 
 
 def constructor(cls: Class) -> Function | None:

@@ -373,7 +373,9 @@ def _read(ranks: _Ranks) -> tuple[LoadReport, dict[int, LoadReport]]:
         kv_usage=_mean(load.kv_usage for load in parts),
         kv_blocks=_whole_sum(load.kv_blocks for load in parts) if len(sizes) == 1 else None,
         block_size=next(iter(sizes)) if len(sizes) == 1 else None,
-        retention_interval=_first(*(load.retention_interval for load in parts)),
+        retention_interval=next(
+            (load.retention_interval for load in parts if load.retention_interval is not None), None
+        ),
         sleep=next((state for state in _SLEEPS if any(load.sleep == state for load in parts)), None),
     )
     single = len({owner for owner, _ in narrow}) == 1

@@ -200,14 +200,8 @@ class Relay:
         run, service = self._runs.latest, self._service
         if run is None or service is None:
             return RelayStats({})
-        return RelayStats(
-            streams=run.stats().streams,
-            subscribers=service.subscribers,
-            published=service.published,
-            replays=service.replays,
-            refused=service.refused,
-            dropped=service.dropped,
-        )
+        counters = ("subscribers", "published", "replays", "refused", "dropped")
+        return RelayStats(run.stats().streams, **{name: getattr(service, name) for name in counters})
 
     def __enter__(self) -> Self:
         self.start()

@@ -82,15 +82,8 @@ def analyze(
 
 def _facts(traffic: CapturedTraffic) -> dict[str, Any]:
     """Describe the file."""
-    files = traffic.files
-    problems = [str(line) for line in files.bad_lines]
-    return {
-        "ended": traffic.ended,
-        "missing_requests": traffic.missing,
-        "lines": files.lines,
-        "bad_lines": files.bad,
-        "problems": problems,
-    }
+    files, facts = traffic.files, {"ended": traffic.ended, "missing_requests": traffic.missing}
+    return {**facts, "lines": files.lines, "bad_lines": files.bad, "problems": list(map(str, files.bad_lines))}
 
 
 def _rungs(ladder: Ladder) -> Table:

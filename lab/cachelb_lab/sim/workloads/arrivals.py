@@ -6,6 +6,7 @@ Times are rounded to microseconds: platforms may differ in the last bit of a log
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Protocol
 
@@ -279,23 +280,17 @@ def parse_arrivals(text: str, rate: float) -> ArrivalProcess:
         Steps(stages=((10, 10000), (22.0, 1)))
     """
     kind, _, rest = text.partition(":")
+    to, _, count = rest.partition("@")
+    processes: dict[str, Callable[[], ArrivalProcess]] = {
+        "gamma": lambda: Gamma(rate, float(rest)),
+        "ramp": lambda: Ramp(rate, float(rest)),
+        "step": lambda: Steps(((rate, int(count)), (float(to), 1))),
+        "bursts": lambda: Bursts(int(rest), int(rest) / rate),
+        **({} if rest else {"poisson": lambda: Poisson(rate), "constant": lambda: Constant(rate)}),
+    }
     try:
-        match kind:
-            case "poisson" if not rest:
-                return Poisson(rate)
-            case "constant" if not rest:
-                return Constant(rate)
-            case "gamma":
-                return Gamma(rate, float(rest))
-            case "ramp":
-                return Ramp(rate, float(rest))
-            case "step":
-                to, _, count = rest.partition("@")
-                return Steps(((rate, int(count)), (float(to), 1)))
-            case "bursts":
-                return Bursts(int(rest), int(rest) / rate)
-            case _:
-                pass
+        if kind in processes:
+            return processes[kind]()
     except ValueError as error:
         raise ValueError(f"arrivals {text!r}: {error}") from error
     raise ValueError(f"arrivals {text!r}: use poisson, constant, gamma:CV, ramp:RATE, step:RATE@REQUESTS or bursts:N")

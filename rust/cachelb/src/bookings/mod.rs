@@ -259,15 +259,16 @@ impl Bookings {
         self.book.close_all()
     }
 
-    /// Recounts the book and the blocks that are followed.
+    /// Recounts the book, and the blocks of bookings that are followed under the number they have.
     pub fn validate(&self) -> Result<()> {
         self.book.validate()?;
-        let followed = self.followed.slots.iter().flat_map(BTreeMap::values);
-        let kept = followed.filter_map(|id| self.book.bookings.payload(*id));
-        let blocks: usize = kept.map(|booking| booking.path.len()).sum();
-        if blocks != self.followed.blocks {
-            let text = format!("{blocks} blocks are followed, not {}", self.followed.blocks);
-            return Err(Error::Invariant(text));
+        let followed = self.followed.slots.iter().flatten().map(|(number, id)| {
+            let booking = self.book.bookings.payload(*id)?;
+            (booking.followed == *number).then_some(booking.path.len())
+        });
+        if followed.sum::<Option<usize>>() != Some(self.followed.blocks) {
+            let text = "paths that are followed are not those of their bookings";
+            return Err(Error::Invariant(text.into()));
         }
         Ok(())
     }

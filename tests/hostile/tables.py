@@ -171,6 +171,11 @@ SIMULATOR: dict[str, Case] = {
     "FleetSpec.parse": Case(FleetSpec.parse, {"text": "1xh100"}, _run),
     "Roofline": Case(lambda **given: _worker(timing=Roofline(**given)), {}, _run, Roofline),
     "PoolSpec": Case(sim.PoolSpec, {"load_ms_per_token": 0.01}, lambda made: _run(_worker(pool=made))),
+    "PeerSpec": Case(
+        sim.PeerSpec,
+        {"load_ms_per_token": 0.01},
+        lambda made: _run(_worker(tier=sim.PoolSpec(0.01), peers=made)),
+    ),
     "Signals": Case(Signals, {"kv_events": True}, lambda made: _run(signals=made)),
     "Incident": Case(Incident, {"at_s": 0.5, "worker": 0, "what": "crash"}, lambda made: _run(incidents=(made,))),
     "Measurement": Case(

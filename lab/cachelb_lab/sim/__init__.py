@@ -14,7 +14,7 @@ from cachelb_lab.sim.experiments.compare import compare
 from cachelb_lab.sim.experiments.comparison import Comparison, Sweep
 from cachelb_lab.sim.figures.metrics import Metrics, Slo
 from cachelb_lab.sim.fleet import FleetSpec, WorkerSpec
-from cachelb_lab.sim.memory import PoolSpec
+from cachelb_lab.sim.memory import PeerSpec, PoolSpec
 from cachelb_lab.sim.result import SimResult, Status
 from cachelb_lab.sim.simulation import Incident, Signals, prepare, simulate
 from cachelb_lab.sim.workloads import WORKLOADS, Workload, build
@@ -26,6 +26,7 @@ __all__ = [
     "Incident",
     "Measurement",
     "Metrics",
+    "PeerSpec",
     "PoolSpec",
     "Signals",
     "SimResult",

@@ -18,14 +18,17 @@ KV_EVENTS, ORACLE = "+events", "+oracle"
 POOL_BLIND = "+events+pool-blind"
 """As `KV_EVENTS`, but nothing is known of a pool that workers share."""
 
+PULL = "pull_min_tokens"
+"""Option of a run: tokens from which a router names a worker to take cached blocks from."""
+
 _OF_ADMISSION = tuple(option.name for option in fields(AdmissionOptions))
 _ENDINGS = (KV_EVENTS, POOL_BLIND, ORACLE)
 
 
 def admission_apart(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Split options into those of router and policy and those of `cachelb.Admission`."""
+    """Split options into those of router and policy and those of `cachelb.Admission`, without that of a run."""
     own = {name: value for name, value in options.items() if name in _OF_ADMISSION}
-    return {name: value for name, value in options.items() if name not in own}, own
+    return {name: value for name, value in options.items() if name not in own and name != PULL}, own
 
 
 def admission_in_short(admission: AdmissionOptions) -> dict[str, Any]:
@@ -48,7 +51,7 @@ class Contender:
     """
 
     name: str
-    options: Mapping[str, Any] = field(default_factory=dict)  # of the policy, of the router or of `cachelb.Admission`
+    options: Mapping[str, Any] = field(default_factory=dict)  # of policy, router, run or `cachelb.Admission`
     ending: str = ""  # ``""``, or one of the endings above
 
     @classmethod

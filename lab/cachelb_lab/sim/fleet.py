@@ -12,7 +12,7 @@ from cachelb.cache_groups import CacheLayout
 from cachelb.common.arguments import listed, require, whole
 from cachelb_lab.sim.checks import check_fields, pairs
 from cachelb_lab.sim.gpus import GIB, MOST_DEVICES, GpuProfile, ModelProfile, find_gpu, find_model, kv_tokens
-from cachelb_lab.sim.memory import PoolSpec, describe_layout, describe_pool, parse_layout, split_pool
+from cachelb_lab.sim.memory import PeerSpec, PoolSpec, describe_layout, describe_memory, parse_layout, split_memory
 from cachelb_lab.sim.timing import Polynomial, Roofline, Scaled, Table
 
 DEFAULT_MODEL = "llama-3-8b"
@@ -69,6 +69,8 @@ class WorkerSpec:
         slowdown: From which second on passes take how many times as long.
         pool: The pool that it shares with the others of the fleet that have one; None for none. Not with
             ``cache_layout``, nor without ``prefix_caching``.
+        tier: Its own host memory, in place of a pool.
+        peers: How it takes blocks from the tiers of others; None for not at all.
 
     Raises:
         ValueError: A setting makes no sense, or the model does not fit.
@@ -101,6 +103,8 @@ class WorkerSpec:
     link_latency_s: float = 0.001
     slowdown: tuple[tuple[float, float], ...] = ()
     pool: PoolSpec | None = None
+    tier: PoolSpec | None = None
+    peers: PeerSpec | None = None
 
     def __post_init__(self) -> None:
         whole("tensor_parallel", self.tensor_parallel, 1, MOST_DEVICES)
@@ -141,13 +145,24 @@ class WorkerSpec:
             )
 
     def _check_pool(self) -> None:
-        if self.pool is None:
-            return
-        require("pool", self.pool, PoolSpec, "a PoolSpec or None")
-        if self.cache_layout is not None or not self._caches_prefixes:
+        for name, kind in (("pool", PoolSpec), ("tier", PoolSpec), ("peers", PeerSpec)):
+            if getattr(self, name) is not None:
+                require(name, getattr(self, name), kind, f"a {kind.__name__} or None")
+        if self.pool is not None and self.tier is not None:
+            raise ValueError("a worker has a pool or a tier: leave one of them out")
+        if self.peers is not None and self.tier is None:
+            raise ValueError("peers serve each other from their tiers: give the worker one")
+        memory = next(iter(self.memory), None)
+        if memory and (self.cache_layout is not None or not self._caches_prefixes):
             raise ValueError(
-                "pool is for workers that cache prefixes, with full attention in every layer; leave it out"
+                f"{memory} is for workers that cache prefixes, with full attention in every layer; leave it out"
             )
+
+    @property
+    def memory(self) -> dict[str, PoolSpec | PeerSpec]:
+        """Return what it has beyond the memory of its devices: pool, tier and peers, by name."""
+        parts = {"pool": self.pool, "tier": self.tier, "peers": self.peers}
+        return {name: part for name, part in parts.items() if part is not None}
 
     @property
     def _caches_prefixes(self) -> bool:
@@ -198,7 +213,7 @@ class WorkerSpec:
             "slowdown": list(self.slowdown),
             "timing": timing.native(self.gpu, self.model, self.tensor_parallel, self.cache_tokens),
             **({} if self.cache_layout is None else {"cache_layout": asdict(self.cache_layout)}),
-            **({} if self.pool is None else {"pool": self.pool.native(self.block_size)}),
+            **{name: memory.native(self.block_size) for name, memory in self.memory.items()},
         }
 
 
@@ -245,7 +260,9 @@ class FleetSpec:
             text: Groups of ``COUNTxGPU``, joined by ``+``; ``:tpN`` behind a device lets N of them
                 share the model, ``@prefill`` or ``@decode`` behind that gives the group a role. A hybrid model's
                 cache groups end it, as `parse_layout` reads them, or the pool that its workers share, as
-                ``/pool=0.01``: milliseconds per token that loading takes, ``:TOKENS`` behind them what it holds.
+                ``/pool=0.01``: milliseconds per token that loading takes, ``:TOKENS`` behind them what it holds. The
+                host memory of each is ``/tier=``, written alike; ``/peers=0.0106:27`` lets them take blocks from each
+                other's, in milliseconds per token and before the first.
             model: Name of the model.
             mfu: Factor on every device's share of its peak; not together with ``timing``.
             all_reduce: Whether devices that share a model lose time to each other, as in `Roofline`; not together
@@ -269,6 +286,8 @@ class FleetSpec:
             '2 x h100-80/window=1024*5'
             >>> FleetSpec.parse("2xa30/pool=0.01:65536+2xa30").describe()
             '2 x a30/pool=0.01:65536 + 2 x a30'
+            >>> FleetSpec.parse("4xh100/tier=0.003/peers=0.0106:26").describe()
+            '4 x h100-80/tier=0.003/peers=0.0106:26'
             >>> FleetSpec.parse("2xh100@prefill+6xh100@decode").describe()
             '2 x h100-80@prefill + 6 x h100-80@decode'
         """
@@ -281,9 +300,8 @@ class FleetSpec:
             own = {**settings, "tensor_parallel": int(found[3] or 1)}
             if found[4]:
                 own["role"] = found[4]
-            pool, layout = split_pool(found[5] or "")
-            if pool is not None:
-                own["pool"] = pool
+            memory, layout = split_memory(found[5] or "")
+            own.update(memory)
             if layout:
                 own["cache_layout"] = parse_layout(layout, own.get("block_size", _BLOCK_SIZE))
             worker = WorkerSpec(find_gpu(found[2]), find_model(model), **own)
@@ -303,6 +321,11 @@ class FleetSpec:
         """Return the pool that workers share, with its workers; None if there is none."""
         members = [(worker.pool, name) for worker, name in zip(self.workers, self.names, strict=True) if worker.pool]
         return (members[0][0], [name for _, name in members]) if members else None
+
+    @property
+    def tier(self) -> PoolSpec | None:
+        """Return the host memory of its first worker that has one of its own."""
+        return next((worker.tier for worker in self.workers if worker.tier), None)
 
     @property
     def names(self) -> list[str]:
@@ -333,7 +356,7 @@ class FleetSpec:
             + (f":tp{worker.tensor_parallel}" if worker.tensor_parallel > 1 else "")
             + (f"@{worker.role}" if worker.role != "both" else "")
             + describe_layout(worker.cache_layout)
-            + describe_pool(worker.pool)
+            + describe_memory(**worker.memory)
             for worker in self.workers
         )
         return " + ".join(f"{count} x {kind}" for kind, count in kinds.items())

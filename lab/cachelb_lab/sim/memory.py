@@ -1,4 +1,4 @@
-"""Cache groups and the shared pool in the description of a fleet."""
+"""Cache groups, and memory behind the devices, in the description of a fleet: a shared pool, or host memory and links."""
 
 from __future__ import annotations
 
@@ -66,13 +66,15 @@ def _group(found: re.Match[str], block_size: int) -> CacheGroup:
     return CacheGroup("mamba", block_size)
 
 
-_POOL: Final = re.compile(r"/pool=([0-9.]{1,12})(?::([0-9]{1,12}))?(?=/|$)")
+_PART: Final = re.compile(
+    r"/(?:(pool|tier)=([0-9.]{1,12})(?::([0-9]{1,12}))?|peers=([0-9.]{1,12})(?::([0-9.]{1,12}))?)(?=/|$)"
+)
 _MOST_BLOCKS: Final = (1 << 32) - 1
 
 
 @dataclass(frozen=True, slots=True)
 class PoolSpec:
-    """A pool that workers share: what one computes, the others load if computing it takes longer.
+    """A pool that workers share, or the host memory of one: what is computed, they load if computing it takes longer.
 
     Loading holds up the pass that a request is admitted to, as with connectors that load in step.
 
@@ -108,25 +110,73 @@ class PoolSpec:
         return {"blocks": self.blocks(block_size), "seconds_per_token": self.load_ms_per_token / 1e3}
 
 
-def split_pool(text: str) -> tuple[PoolSpec | None, str]:
-    """Read the pool from what is behind a device: ``/pool=MS_PER_TOKEN`` or ``/pool=MS_PER_TOKEN:TOKENS``.
+@dataclass(frozen=True, slots=True)
+class PeerSpec:
+    """How a worker takes cached blocks from the host memory of others, while its engine computes for other requests.
 
-    Returns it, and the rest of the text.
+    Attributes:
+        load_ms_per_token: Milliseconds per token; a link carries one transfer at a time in each direction.
+        startup_ms: Milliseconds before the first block arrives.
+        timeout_s: Until a transfer from a worker that went away is given up.
+        best_from: Tokens from which a request for which no source is named takes the longest prefix that another
+            worker holds when it is admitted, as a bound of what naming one can bring; None for named sources alone.
+
+    Raises:
+        ValueError: A setting is out of range.
 
     Example:
-        >>> split_pool("/window=128/pool=0.01:4096")
-        (PoolSpec(load_ms_per_token=0.01, tokens=4096), '/window=128')
+        >>> PeerSpec(0.0106).native(16)
+        {'seconds_per_token': 1.06e-05, 'startup_s': 0.027, 'timeout_s': 30.0, 'best_from': None}
     """
-    found = _POOL.search(text)
-    if found is None:
-        return None, text
-    pool = PoolSpec(float(found[1]), *([int(found[2])] if found[2] else []))
-    return pool, text[: found.start()] + text[found.end() :]
+
+    load_ms_per_token: float
+    startup_ms: float = 27.0
+    timeout_s: float = 30.0
+    best_from: int | None = None
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        least = min(self.load_ms_per_token, self.startup_ms, self.timeout_s, self.best_from or 0)
+        if least < 0:
+            raise ValueError(f"peers need times and tokens of 0 or more, got {self}")
+
+    def native(self, _block_size: int) -> dict[str, Any]:
+        """Return the form the engine model takes."""
+        return {
+            "seconds_per_token": self.load_ms_per_token / 1e3,
+            "startup_s": self.startup_ms / 1e3,
+            "timeout_s": self.timeout_s,
+            "best_from": self.best_from,
+        }
 
 
-def describe_pool(pool: PoolSpec | None) -> str:
-    """Write a pool as `split_pool` reads it."""
-    if pool is None:
-        return ""
-    usual = PoolSpec(0.0).tokens
-    return f"/pool={pool.load_ms_per_token:g}" + ("" if pool.tokens == usual else f":{pool.tokens}")
+def split_memory(text: str) -> tuple[dict[str, PoolSpec | PeerSpec], str]:
+    """Read ``/pool=`` or ``/tier=MS_PER_TOKEN[:TOKENS]`` and ``/peers=MS_PER_TOKEN[:STARTUP_MS]`` behind a device.
+
+    Returns them by name, and the rest of the text.
+
+    Example:
+        >>> split_memory("/window=128/pool=0.01:4096")
+        ({'pool': PoolSpec(load_ms_per_token=0.01, tokens=4096)}, '/window=128')
+    """
+    found: dict[str, PoolSpec | PeerSpec] = {}
+    for part in _PART.finditer(text):
+        name, ms, tokens, peer_ms, startup_ms = part.groups()
+        if (name or "peers") in found:
+            raise ValueError(f"cannot read {part[0]!r} in {text!r}: there is one before it")
+        if name is None:
+            found["peers"] = PeerSpec(float(peer_ms), float(startup_ms or PeerSpec(0.0).startup_ms))
+        else:
+            found[name] = PoolSpec(float(ms), *([int(tokens)] if tokens else []))
+    return found, _PART.sub("", text)
+
+
+def describe_memory(**parts: PoolSpec | PeerSpec) -> str:
+    """Write what `split_memory` reads."""
+    text = ""
+    for name, spec in parts.items():
+        usual = type(spec)(spec.load_ms_per_token)
+        second = "tokens" if isinstance(spec, PoolSpec) else "startup_ms"
+        value = getattr(spec, second)
+        text += f"/{name}={spec.load_ms_per_token:g}" + ("" if value == getattr(usual, second) else f":{value:g}")
+    return text

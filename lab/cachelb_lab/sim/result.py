@@ -63,6 +63,7 @@ class SimResult(Tabular):
         reason: Index into ``reasons``.
         predicted_tokens: Prompt tokens the decision took to be cached.
         cached_tokens: Prompt tokens that were cached at its first admission.
+        pulled_tokens: Prompt tokens that came from other workers, in all tries.
         preemptions: Times it was preempted.
         retries: Times it was retried.
         reasons: Names of the codes in ``reason``.
@@ -100,6 +101,7 @@ class SimResult(Tabular):
     reason: npt.NDArray[np.uint8]
     predicted_tokens: npt.NDArray[np.uint32]
     cached_tokens: npt.NDArray[np.uint32]
+    pulled_tokens: npt.NDArray[np.uint32]
     preemptions: npt.NDArray[np.uint32]
     retries: npt.NDArray[np.uint32]
     reasons: list[str]

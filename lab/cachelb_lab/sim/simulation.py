@@ -18,7 +18,7 @@ from cachelb.policies import PolicyLike
 from cachelb.router import Router
 from cachelb.router.flat import grouped
 from cachelb_lab.sim.checks import check_fields, seconds_or_for_ever
-from cachelb_lab.sim.contender import KV_EVENTS, ORACLE, POOL_BLIND, Contender, admission_apart
+from cachelb_lab.sim.contender import KV_EVENTS, ORACLE, POOL_BLIND, PULL, Contender, admission_apart
 from cachelb_lab.sim.fleet import FleetSpec
 from cachelb_lab.sim.gateway import Gateway, RouterGateway
 from cachelb_lab.sim.result import SimResult
@@ -47,7 +47,8 @@ class Signals:
 
     Attributes:
         kv_events: Whether engines publish KV events; None publishes them for policies that use them.
-        pool_known: Whether gateways know the pool of a fleet: its workers, and from its events its blocks.
+        pool_known: Whether gateways know the pool of a fleet: its workers, and from its events its blocks; and whether
+            ``adaptive`` knows how long a worker loads from its own host memory.
         event_lag_s: From the end of a pass to the arrival of its events.
         event_loss: Share of their messages that is lost: of each worker the same ones by number,
             whatever the policy does. A gap is noticed when the next one arrives, and the router's own
@@ -179,15 +180,18 @@ def simulate(
         gateway: Routes instead of routers with ``policy``, which is then no more than its name; for one run. A
             `Router` of the fleet's ``names`` works too, for example one without the workers' capacities.
         progress: Called now and then with the number of requests that are over.
-        **router_options: Options of `cachelb.Router` and of the policy; and those of `cachelb.Admission`, with which
-            requests are refused.
+        **router_options: Options of `cachelb.Router` and of the policy; those of `cachelb.Admission`, with which
+            requests are refused; and ``pull_min_tokens``, from which on a request takes cached blocks from another
+            worker of the fleet, by llm-d's rule: the one with the longest prefix in host memory, as far as KV events
+            show it, or of several one drawn by 1 / (1 + waiting requests).
 
     Returns:
         The outcome of every request.
 
     Raises:
         ValueError: A setting is out of range, block sizes differ, ``gateway`` comes with several ``gateways`` or
-            with ``sharing``, or ``pinned`` or bounds of admission with a fleet whose prompts are computed apart.
+            with ``sharing``, ``pull_min_tokens`` with a gateway or policy in Python, or ``pinned`` or bounds of
+            admission with a fleet whose prompts are computed apart.
         TypeError: The policy does not take an option.
 
     Example:
@@ -221,6 +225,9 @@ def simulate(
     if policy == "learned":
         # A thread would train in real time, which runs otherwise than the simulated one.
         router_options = {"training": "inline", **router_options}
+    if fleet.tier is not None and signals.pool_known and policy == "adaptive":
+        router_options = {"load_ms_per_token": {"cpu": fleet.tier.load_ms_per_token}, **router_options}
+    pull_min_tokens = router_options.get(PULL)
     router_options, bounds = admission_apart(router_options)
     halves = (router_options.get("prefill_policy"), router_options.get("decode_policy"))
     events = signals.kv_events if signals.kv_events is not None else "kv-aware" in (policy, *halves)
@@ -242,8 +249,11 @@ def simulate(
     entrances: list[Any] = [gateway]
     if gateway is None:
         entrances = _entrances(make, workload, fleet, gateways, sharing=sharing, admission=admission)
+    if pull_min_tokens is not None and not isinstance(entrances[0], Router):
+        raise ValueError("pull_min_tokens is for routers with policies of this library; leave it out")
     options = {
         **signals.native(),
+        PULL: pull_min_tokens,
         "loss_seed": seed,
         "retries": retries,
         "incidents": [(one.at_s, one.worker, one.what) for one in listed("incidents", incidents)],

@@ -12,6 +12,7 @@ pub mod cost;
 mod job;
 pub mod kv;
 pub mod layout;
+pub mod peers;
 pub mod pool;
 mod queue;
 mod remote;
@@ -36,6 +37,7 @@ use change::Change;
 use cost::{Pass, Timing};
 use kv::KvPool;
 use layout::Hit;
+use peers::Peers;
 use pool::PoolMember;
 use tables::Tables;
 
@@ -52,6 +54,7 @@ pub struct Engine {
     in_step: bool,
     spare: Vec<Tables>,
     pool: Option<PoolMember>,
+    peers: Option<Peers>,
     /// Seconds that the pass at work waits for what it loads.
     loading: f64,
 }
@@ -73,6 +76,7 @@ impl Engine {
             in_step: false,
             spare: Vec::new(),
             pool: None,
+            peers: None,
             loading: 0.0,
         })
     }
@@ -82,6 +86,11 @@ impl Engine {
         if self.cache.settings.prefix_caching && self.cache.layout.groups().len() == 1 {
             self.pool = Some(pool);
         }
+    }
+
+    /// It takes cached blocks from others, as far as it has such a pool.
+    pub fn meet(&mut self, peers: Peers) {
+        self.peers = Some(peers).filter(|_| self.pool.is_some());
     }
 
     /// The pool that it shares.
@@ -301,9 +310,23 @@ impl Engine {
             let Some(mut sequence) = self.remote.ready.pop_front() else {
                 break;
             };
-            sequence.chunk = 1;
-            pass.add_decode(u64::from(sequence.computed));
-            *left -= 1;
+            let chunk = sequence.chunk(sequence.computed, *left, cache);
+            if !sequence.reserve(chunk, cache) {
+                self.remote.ready.push_front(sequence);
+                if pass.tokens > 0 || self.remote.ready.len() == 1 {
+                    return;
+                }
+                // Nothing runs that would give blocks back: the last one that is ready does.
+                if let Some(mut last) = self.remote.ready.pop_back() {
+                    last.preempt(cache);
+                    self.waiting.put_back(last);
+                }
+                continue;
+            }
+            self.admitted
+                .extend(sequence.count_cached(sequence.computed));
+            sequence.schedule(chunk, pass, cache, content);
+            *left -= u64::from(chunk);
             self.running.push(sequence);
         }
         while *left > 0 && self.running.len() < most {
@@ -329,8 +352,17 @@ impl Engine {
                     )
                 });
             let known = hit + loads;
-            let chunk = head.chunk(known, *left, cache);
-            if !head.remote && (chunk == 0 || cache.is_fresh(names, hit)) {
+            let asks = !head.remote && !head.has_pulled;
+            let pull = self.peers.as_ref().filter(|_| asks).and_then(|peers| {
+                let blocks = (names, cache.settings.block_size);
+                peers.find(head.job.source, blocks, (known, head.total()))
+            });
+            let chunk = match pull {
+                Some(pull) => pull.tokens,
+                None => head.chunk(known, *left, cache),
+            };
+            let waits = chunk == 0 || cache.is_fresh(names, hit);
+            if !head.remote && pull.is_none() && waits {
                 return;
             }
             if !cache.has_room(head, names, (hit, loads + chunk), pass.sequences > 0) {
@@ -346,20 +378,23 @@ impl Engine {
                 continue;
             }
             sequence.admit(hit, cache);
+            let mut loading = 0.0;
             if let Some(pool) = self.pool.as_ref().filter(|_| loads > 0) {
                 sequence.load(loads, pool, cache, content);
-                self.loading += pool.seconds(loads);
-            }
-            if sequence.cached.is_none() {
-                let cached_tokens = known.min(sequence.job.prompt_tokens);
-                sequence.cached = Some(cached_tokens);
-                self.admitted.push(Output::Admitted {
-                    id: sequence.job.id,
-                    cached_tokens,
-                });
+                loading = pool.seconds(loads);
             }
             let fits = sequence.reserve(chunk, cache);
             debug_assert!(fits, "checked before");
+            if let (Some(pull), Some(peers)) = (pull, &self.peers) {
+                let size = cache.settings.block_size;
+                let blocks = (known / size) as usize..((known + pull.tokens) / size) as usize;
+                peers.touch(pull, names.get(blocks).unwrap_or_default());
+                sequence.has_pulled = true;
+                self.remote.pull(sequence, pull, loading);
+                continue;
+            }
+            self.loading += loading;
+            self.admitted.extend(sequence.count_cached(known));
             sequence.schedule(chunk, pass, cache, content);
             self.running.push(sequence);
             *left -= u64::from(chunk);

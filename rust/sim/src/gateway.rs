@@ -18,6 +18,8 @@ pub struct Placed {
     pub reason: u8,
     /// Position of the gateway, if there are several.
     pub gateway: u16,
+    /// Position of the worker to take cached blocks from.
+    pub source: Option<u32>,
 }
 
 /// Where a gateway sends the halves of a request.

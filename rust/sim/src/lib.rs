@@ -10,10 +10,12 @@
 //! | `workload` | requests, as columns |
 //! | `engine/change` | what gateways see of a worker's cache |
 //! | `engine/pool` | blocks that workers share |
+//! | `engine/peers` | blocks that a worker takes from another one |
 //! | `engine/announcer` | what a worker publishes of its cache |
 //! | `engine/served` | that cache without its scheduler |
 //! | `gateway` | what stands between requests and engines: the router under test |
 //! | `routed` | the router itself as that gateway |
+//! | `sources` | which worker that gateway names to take cached blocks from |
 //! | `several` | several gateways before one fleet |
 //! | `run` | the event loop |
 //! | `options` | workers, delays, incidents |
@@ -26,12 +28,14 @@ mod outcome;
 mod routed;
 mod run;
 mod several;
+mod sources;
 mod workload;
 
 pub use engine::change::Change;
 pub use engine::cost::{Pass, Polynomial, Roofline, Scaled, Table, Timing};
 pub use engine::kv::{Announced, KvChange, KvPool};
 pub use engine::layout::{CacheLayout, Hit, Points};
+pub use engine::peers::{PeerTerms, Peers, Pull, Tiers};
 pub use engine::pool::{BlockPool, PoolMember, PoolTerms};
 pub use engine::served::{ServedCache, Step, StepChange};
 pub use engine::{Commit, Content, Engine, EngineLoad, EngineSettings, Fetch, Job, Output};

@@ -5,6 +5,7 @@ use cachelb_core::error::{Error, Result};
 
 use crate::engine::EngineSettings;
 use crate::engine::cost::Timing;
+use crate::engine::peers::PeerTerms;
 use crate::engine::pool::PoolTerms;
 
 /// The way from one worker's cache to another's.
@@ -43,6 +44,10 @@ pub struct WorkerSettings {
     pub slowdown: Vec<(f64, f64)>,
     /// The pool that it shares with the others of the fleet that have one.
     pub pool: Option<PoolTerms>,
+    /// Its own host memory, in place of a pool.
+    pub tier: Option<PoolTerms>,
+    /// How it takes blocks from the host memory of others.
+    pub peers: Option<PeerTerms>,
 }
 
 /// An incident of a worker.
@@ -96,6 +101,8 @@ pub struct Options {
     pub oracle: bool,
     /// By request: the only worker that its first attempt may go to, -1 for any. Empty for none.
     pub pinned: Vec<i32>,
+    /// Tokens from which a router names a worker to take cached blocks from; `None` for never.
+    pub pull_min_tokens: Option<u32>,
     /// Incidents of workers: `(seconds, worker, what)`.
     pub incidents: Vec<(f64, u32, Incident)>,
 }
@@ -121,6 +128,7 @@ impl Default for Options {
             until: f64::INFINITY,
             oracle: false,
             pinned: Vec::new(),
+            pull_min_tokens: None,
             incidents: Vec::new(),
         }
     }

@@ -113,6 +113,8 @@ pub struct Outcomes {
     pub predicted_tokens: Vec<u32>,
     /// Prompt tokens that were cached at its first admission.
     pub cached_tokens: Vec<u32>,
+    /// Prompt tokens that came from other workers, in all tries.
+    pub pulled_tokens: Vec<u32>,
     /// How often it was preempted.
     pub preemptions: Vec<u32>,
     /// How often it was tried again.
@@ -155,6 +157,7 @@ impl Outcomes {
             reason: vec![0; requests],
             predicted_tokens: vec![0; requests],
             cached_tokens: vec![0; requests],
+            pulled_tokens: vec![0; requests],
             preemptions: vec![0; requests],
             retries: vec![0; requests],
             busy: vec![0.0; workers],

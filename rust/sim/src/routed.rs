@@ -25,6 +25,7 @@ use crate::engine::change::Change;
 use crate::engine::layout::CacheLayout;
 use crate::gateway::{Attempt, Gateway, News, Notice, Pair, Placed};
 use crate::options::WorkerSettings;
+use crate::sources::Sources;
 use crate::workload::Workload;
 
 /// A router between a workload and its workers.
@@ -46,6 +47,7 @@ pub struct Routed<'a, T, A> {
     calls: (Sender<u32>, Receiver<u32>),
     /// Whether something happened since the last ones were called.
     happened: bool,
+    sources: Option<Sources>,
 }
 
 /// The gate of a router in a run: there is one.
@@ -88,6 +90,8 @@ pub struct Keys<'a> {
     pub terms: PairTerms,
     /// Which requests a worker admits; `None` for all.
     pub admission: Option<&'a Admission>,
+    /// Tokens from which it names a worker to take cached blocks from, as llm-d does; `None` for never.
+    pub pull_min_tokens: Option<u32>,
 }
 
 fn millis(seconds: f64) -> Millis {
@@ -104,16 +108,6 @@ fn booking(placed: Placed) -> BookingId {
         entry: placed.ticket as u32,
         generation: (placed.ticket >> 32) as u32,
     }
-}
-
-fn placed(pick: &Pick) -> Option<Placed> {
-    pick.booking.map(|booking| Placed {
-        worker: pick.offer as u32,
-        ticket: ticket(booking),
-        predicted_tokens: pick.matched_tokens as u32,
-        reason: pick.reason as u8,
-        gateway: 0,
-    })
 }
 
 impl<'a, T: Clone + Send + Sync, A: Access + Sync> Routed<'a, T, A> {
@@ -139,6 +133,8 @@ impl<'a, T: Clone + Send + Sync, A: Access + Sync> Routed<'a, T, A> {
             edit.learn(name, facts)?;
         }
         let offers = names.iter().map(|name| Offer::new(*name)).collect();
+        let sources = (keys.pull_min_tokens)
+            .map(|least| Sources::new(least, workload.block_size, names.len()));
         Ok(Self {
             registry,
             access,
@@ -151,6 +147,7 @@ impl<'a, T: Clone + Send + Sync, A: Access + Sync> Routed<'a, T, A> {
             held: HashMap::new(),
             calls: channel(),
             happened: false,
+            sources,
         })
     }
 }
@@ -163,7 +160,7 @@ impl<T: Clone + Send + Sync, A: Access + Sync> Gateway for Routed<'_, T, A> {
         let admission = self.keys.admission.filter(|_| attempt.attempt == 0);
         let Some(admission) = admission else {
             let pick = self.ask(attempt, Selector::select)?;
-            return Ok(pick.and_then(|pick| placed(&pick)));
+            return Ok(pick.and_then(|pick| self.placed(attempt.id, &pick)));
         };
         let (id, now) = (attempt.id, attempt.now);
         let waited = self.held.remove(&id);
@@ -196,7 +193,7 @@ impl<T: Clone + Send + Sync, A: Access + Sync> Gateway for Routed<'_, T, A> {
             selector.pass(gate, offers, &request, Selector::select)
         })?;
         match found {
-            Some(Passed::Picked(pick)) => Ok(placed(&pick)),
+            Some(Passed::Picked(pick)) => Ok(self.placed(id, &pick)),
             Some(Passed::Waits { ticket, .. }) => {
                 self.held.insert(id, (ticket, until));
                 Ok(None)
@@ -233,8 +230,9 @@ impl<T: Clone + Send + Sync, A: Access + Sync> Gateway for Routed<'_, T, A> {
             selector.select_pair(offers, request, prefill_number, terms, false)
         })?;
         Ok(picks.and_then(|(prefill, decode)| {
-            let prefill = prefill.and_then(|pick| placed(&pick));
-            placed(&decode).map(|decode| Pair { prefill, decode })
+            let prefill = prefill.and_then(|pick| self.placed(attempt.id, &pick));
+            self.placed(attempt.id, &decode)
+                .map(|decode| Pair { prefill, decode })
         }))
     }
 
@@ -282,6 +280,14 @@ impl<T: Clone + Send + Sync, A: Access + Sync> Gateway for Routed<'_, T, A> {
     }
 
     fn news(&mut self, news: News<'_>, now: f64) -> Result<(), Error> {
+        if let Some(sources) = &mut self.sources {
+            match news {
+                News::Report(worker, load, _) => sources.report(worker, load.waiting),
+                News::Changed(worker, changes) => sources.changed(worker, changes),
+                News::Ready(worker, is_ready) => sources.mark_ready(worker, is_ready),
+                News::PoolChanged(_) | News::Lost(_) | News::Feed(..) => {}
+            }
+        }
         match news {
             News::Report(worker, load, at) => self.report(worker, load, at, now),
             News::Changed(worker, changes) => self.events(worker, now, |events| {
@@ -310,6 +316,20 @@ impl<T: Clone + Send + Sync, A: Access + Sync> Gateway for Routed<'_, T, A> {
 }
 
 impl<T: Clone + Send + Sync, A: Access + Sync> Routed<'_, T, A> {
+    fn placed(&mut self, id: u32, pick: &Pick) -> Option<Placed> {
+        let mut placed = Placed {
+            worker: pick.offer as u32,
+            ticket: ticket(pick.booking?),
+            predicted_tokens: pick.matched_tokens as u32,
+            reason: pick.reason as u8,
+            gateway: 0,
+            source: None,
+        };
+        let names = self.workload.prompt(id);
+        placed.source = (self.sources.as_mut()).and_then(|sources| sources.pick(names, placed));
+        Some(placed)
+    }
+
     fn report(&mut self, worker: u32, load: EngineLoad, at: f64, now: f64) -> Result<(), Error> {
         let report = Report {
             running: Known::from(Some(f64::from(load.running))),
@@ -372,11 +392,15 @@ impl<T: Clone + Send + Sync, A: Access + Sync> Routed<'_, T, A> {
         self.on_rank(&cache.name, &cache.streams, now, |mut rank| {
             for change in changes {
                 match *change {
-                    Change::Stored { hash, parent } => {
-                        rank.store(parent, &[hash], Medium::Cpu);
+                    Change::Stored {
+                        hash,
+                        parent,
+                        medium,
+                    } => {
+                        rank.store(parent, &[hash], medium);
                     }
-                    Change::Removed { hash } => {
-                        rank.remove(&[hash], Medium::Cpu);
+                    Change::Removed { hash, medium } => {
+                        rank.remove(&[hash], medium);
                     }
                     Change::Cleared | Change::Marked { .. } | Change::Unmarked { .. } => {}
                 }
@@ -441,12 +465,17 @@ impl<A: Access + Sync> Events<'_, A> {
             self.believe(FeedState::Live);
         }
         let mut chain: Vec<SequenceHash> = Vec::new();
-        let mut before = None;
+        let mut before = (None, Medium::Gpu);
         for change in changes {
-            if let Change::Stored { hash, parent } = *change {
-                if chain.is_empty() || parent != chain.last().copied() {
+            if let Change::Stored {
+                hash,
+                parent,
+                medium,
+            } = *change
+            {
+                if chain.is_empty() || medium != before.1 || parent != chain.last().copied() {
                     self.announce(before, &mut chain);
-                    before = parent;
+                    before = (parent, medium);
                 }
                 chain.push(hash);
                 continue;
@@ -454,8 +483,8 @@ impl<A: Access + Sync> Events<'_, A> {
             self.announce(before, &mut chain);
             let rank = &mut self.rank;
             match *change {
-                Change::Removed { hash } => {
-                    rank.remove(&[hash], Medium::Gpu);
+                Change::Removed { hash, medium } => {
+                    rank.remove(&[hash], medium);
                 }
                 Change::Cleared => {
                     rank.clear();
@@ -484,18 +513,22 @@ impl<A: Access + Sync> Events<'_, A> {
         }
     }
 
-    fn announce(&mut self, parent: Option<SequenceHash>, chain: &mut Vec<SequenceHash>) {
+    fn announce(
+        &mut self,
+        (parent, medium): (Option<SequenceHash>, Medium),
+        chain: &mut Vec<SequenceHash>,
+    ) {
         if chain.is_empty() {
             return;
         }
         if let Some(before) = parent.filter(|_| self.is_lossy)
-            && !self.rank.holds(before, Medium::Gpu)
+            && !self.rank.holds(before, medium)
         {
             // A block shows that all blocks before it are there.
             let path = self.rank.path_to(before);
-            self.rank.store(None, &path, Medium::Gpu);
+            self.rank.store(None, &path, medium);
         }
-        self.rank.store(parent, chain, Medium::Gpu);
+        self.rank.store(parent, chain, medium);
         chain.clear();
     }
 }

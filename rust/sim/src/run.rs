@@ -188,6 +188,11 @@ impl<'a, G: Gateway> Run<'a, G> {
                     self.fetched(id, life.worker, now);
                 }
             }
+            Kind::Pulled(id, life, source, tokens) => {
+                if self.workers[life.worker as usize].life == life {
+                    self.pulled(id, life, source, tokens, now);
+                }
+            }
             Kind::Changes(worker, changes) => {
                 self.gateway.news(News::Changed(worker, &changes), now)?;
             }

@@ -72,7 +72,7 @@ impl Workload {
             id,
             prompt_tokens: self.prompt_tokens[id as usize],
             output_tokens: self.output_tokens[id as usize],
-            remote: false,
+            ..Job::default()
         }
     }
 

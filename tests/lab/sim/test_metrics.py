@@ -60,6 +60,7 @@ def result_of(
         reason=np.array([row % len(REASONS) for row in range(len(rows))], dtype=np.uint8),
         predicted_tokens=np.array(predicted, dtype=np.uint32),
         cached_tokens=np.array(cached, dtype=np.uint32),
+        pulled_tokens=np.zeros(len(cached), dtype=np.uint32),
         preemptions=np.zeros(len(rows), dtype=np.uint32),
         retries=np.ones(len(rows), dtype=np.uint32),
         reasons=REASONS,

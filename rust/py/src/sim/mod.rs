@@ -122,11 +122,10 @@ fn routed(
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     let mut keys = Vec::new();
     for router in routers {
-        keys.push(rule_keys(
-            router.get(),
-            &stage.workload.sessions,
-            admission,
-        )?);
+        keys.push(Keys {
+            pull_min_tokens: stage.options.pull_min_tokens,
+            ..rule_keys(router.get(), &stage.workload.sessions, admission)?
+        });
     }
     let fronts: Vec<_> = (routers.iter().map(Py::get))
         .map(|router| (&router.fleet.get().registry, &*router.engine))
@@ -266,6 +265,7 @@ fn columns<'py>(
     add(&out, "reason", &o.reason)?;
     add(&out, "predicted_tokens", &o.predicted_tokens)?;
     add(&out, "cached_tokens", &o.cached_tokens)?;
+    add(&out, "pulled_tokens", &o.pulled_tokens)?;
     add(&out, "preemptions", &o.preemptions)?;
     add(&out, "retries", &o.retries)?;
     add(&out, "sample_s", &o.sample_time)?;
@@ -319,5 +319,6 @@ fn rule_keys<'a>(
         blind: !reader.need.blocks,
         terms: router.terms,
         admission,
+        pull_min_tokens: None,
     })
 }

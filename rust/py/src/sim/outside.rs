@@ -1,5 +1,6 @@
 //! A gateway written in Python.
 
+use cachelb_core::ids::Medium;
 use cachelb_sim::{Attempt, Change, EngineLoad, Gateway, News, Notice, Pair, Placed};
 use pyo3::call::PyCallArgs;
 use pyo3::conversion::FromPyObjectOwned;
@@ -45,10 +46,13 @@ impl Outside {
             let rows = PyList::empty(py);
             for change in changes {
                 match *change {
-                    Change::Stored { hash, parent } => {
+                    // A gateway of one's own follows what the device holds.
+                    Change::Stored { medium, .. } | Change::Removed { medium, .. }
+                        if medium != Medium::Gpu => {}
+                    Change::Stored { hash, parent, .. } => {
                         rows.append(("stored", hash.0, parent.map(|parent| parent.0)))?;
                     }
-                    Change::Removed { hash } => rows.append(("removed", hash.0))?,
+                    Change::Removed { hash, .. } => rows.append(("removed", hash.0))?,
                     Change::Marked { hash } => rows.append(("marked", hash.0))?,
                     Change::Unmarked { hash } => rows.append(("unmarked", hash.0))?,
                     Change::Cleared => rows.append(("cleared",))?,
@@ -71,6 +75,7 @@ fn placed((worker, ticket, predicted_tokens, reason): Answer) -> Placed {
         predicted_tokens,
         reason,
         gateway: 0,
+        source: None,
     }
 }
 

@@ -8,7 +8,7 @@ use cachelb_core::boundaries::to_blocks;
 use cachelb_core::ids::SequenceHash;
 use cachelb_sim::{
     Admission, CacheLayout, Commit, EngineSettings, Incident, Link, Options as RunOptions,
-    Polynomial, PoolTerms, Roofline, Scaled, Table, Timing, WorkerSettings, Workload,
+    PeerTerms, Polynomial, PoolTerms, Roofline, Scaled, Table, Timing, WorkerSettings, Workload,
 };
 use pyo3::buffer::{Element, PyBuffer};
 use pyo3::exceptions::PyValueError;
@@ -188,11 +188,30 @@ fn pool(given: &Bound<'_, PyAny>) -> PyResult<PoolTerms> {
     })
 }
 
+fn peers(given: &Bound<'_, PyAny>) -> PyResult<PeerTerms> {
+    let given = Options(given.cast::<PyDict>()?);
+    let best_from = given.or_none("best_from", |_| given.integer("best_from", 0, MANY))?;
+    Ok(PeerTerms {
+        startup: given.number("startup_s", NOT_NEGATIVE)?,
+        seconds_per_token: given.number("seconds_per_token", NOT_NEGATIVE)?,
+        timeout: given.number("timeout_s", NOT_NEGATIVE)?,
+        best_from: best_from.map(|tokens| tokens as u32),
+    })
+}
+
+fn present<T>(
+    given: &Options<'_, '_>,
+    name: &str,
+    read: impl FnOnce(&Bound<'_, PyAny>) -> PyResult<T>,
+) -> PyResult<Option<T>> {
+    let value = given.0.get_item(name)?;
+    value.map(|value| read(&value)).transpose()
+}
+
 fn worker(given: &Bound<'_, PyDict>) -> PyResult<WorkerSettings> {
     let given = Options(given);
     let threshold = "long_prefill_token_threshold";
     let layout = given.0.get_item("cache_layout")?;
-    let pool = given.0.get_item("pool")?;
     let layout = layout.map(|given| cache_layout(&given));
     let engine = EngineSettings {
         block_size: given.integer("block_size", 1, MANY)? as u32,
@@ -226,7 +245,9 @@ fn worker(given: &Bound<'_, PyDict>) -> PyResult<WorkerSettings> {
             latency: given.number("link_latency_s", NOT_NEGATIVE)?,
         },
         slowdown: pairs("slowdown", &given.required("slowdown")?)?,
-        pool: pool.map(|given| self::pool(&given)).transpose()?,
+        pool: present(&given, "pool", pool)?,
+        tier: present(&given, "tier", pool)?,
+        peers: present(&given, "peers", peers)?,
     })
 }
 
@@ -291,6 +312,10 @@ pub fn options(given: &Bound<'_, PyDict>) -> PyResult<RunOptions> {
             }
             "oracle" => options.oracle = Options(given).flag(&name)?,
             "pinned" => options.pinned = column(given, &name)?,
+            "pull_min_tokens" => {
+                let tokens = Options(given).or_none(&name, |_| ranged(&value, &name, 0, MANY))?;
+                options.pull_min_tokens = tokens.map(|tokens| tokens as u32);
+            }
             "incidents" => {
                 options.incidents = Items::of(&value, &name, "a sequence", MAX_ITEMS)?
                     .map(|one| incident(&one?))

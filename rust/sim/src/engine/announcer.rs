@@ -9,7 +9,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use cachelb_core::groups::{CacheGroup, GroupKind};
-use cachelb_core::ids::{AsIs, SequenceHash};
+use cachelb_core::ids::{AsIs, Medium, SequenceHash};
 
 use crate::engine::change::Change;
 use crate::engine::kv::KvChange;
@@ -251,7 +251,11 @@ impl Announcer {
             own.holders += 1;
             (own.end, own.parent) = (end, parent);
             if own.holders == self.full_groups {
-                out.push(Change::Stored { hash, parent });
+                out.push(Change::Stored {
+                    hash,
+                    parent,
+                    medium: Medium::Gpu,
+                });
                 self.touched.push((hash, end));
                 if let Some(parent) = parent.filter(|_| self.above > 0) {
                     self.behind.entry(parent).or_default().push(hash);
@@ -275,7 +279,10 @@ impl Announcer {
             };
             if own.holders == self.full_groups {
                 self.marks.remove(&hash);
-                out.push(Change::Removed { hash });
+                out.push(Change::Removed {
+                    hash,
+                    medium: Medium::Gpu,
+                });
                 if let Some(parent) = own.parent
                     && let Some(behind) = self.behind.get_mut(&parent)
                 {

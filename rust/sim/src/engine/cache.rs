@@ -9,7 +9,7 @@ use crate::engine::kv::{Announced, KvChange, KvPool};
 use crate::engine::layout::{CacheLayout, Hit};
 use crate::engine::tables::Found;
 use cachelb_core::error::Result;
-use cachelb_core::ids::SequenceHash;
+use cachelb_core::ids::{Medium, SequenceHash};
 
 /// The cache of an engine, and how it uses it.
 #[derive(Debug)]
@@ -133,8 +133,15 @@ impl Cache {
 /// A change of the only group, as gateways see it.
 fn plain(change: KvChange) -> Change {
     match change {
-        KvChange::Stored { hash, parent, .. } => Change::Stored { hash, parent },
-        KvChange::Removed { hash, .. } => Change::Removed { hash },
+        KvChange::Stored { hash, parent, .. } => Change::Stored {
+            hash,
+            parent,
+            medium: Medium::Gpu,
+        },
+        KvChange::Removed { hash, .. } => Change::Removed {
+            hash,
+            medium: Medium::Gpu,
+        },
         KvChange::Cleared => Change::Cleared,
     }
 }

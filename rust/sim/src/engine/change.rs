@@ -1,6 +1,6 @@
 //! Changes of a worker's cache as gateways see them.
 
-use cachelb_core::ids::SequenceHash;
+use cachelb_core::ids::{Medium, SequenceHash};
 
 /// A change that a worker reports of its cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -11,11 +11,15 @@ pub enum Change {
         hash: SequenceHash,
         /// Hash of the block before it, `None` for a first one.
         parent: Option<SequenceHash>,
+        /// Memory that it is in now.
+        medium: Medium,
     },
-    /// It cannot be found any more, nor resumed behind.
+    /// It cannot be found in that memory any more, nor resumed behind.
     Removed {
         /// Its hash.
         hash: SequenceHash,
+        /// Memory that it was in.
+        medium: Medium,
     },
     /// Nothing can be found any more.
     Cleared,

@@ -13,6 +13,8 @@ pub struct Job {
     pub output_tokens: u32,
     /// Whether another engine computes the prompt.
     pub remote: bool,
+    /// Worker whose host memory has cached blocks of the prompt.
+    pub source: Option<u32>,
 }
 
 /// Names of a request's full blocks: those of the prompt, then as far as known those that its output fills.

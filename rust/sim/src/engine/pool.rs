@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use cachelb_core::ids::{AsIs, SequenceHash};
+use cachelb_core::ids::{AsIs, Medium, SequenceHash};
 
 use crate::engine::change::Change;
 use crate::engine::cost::{Pass, Timing};
@@ -37,6 +37,8 @@ pub struct BlockPool {
     clock: u64,
     /// Changes since they were last taken.
     changes: Vec<Change>,
+    /// Whether the worker went away whose memory it is.
+    is_down: bool,
 }
 
 impl BlockPool {
@@ -49,7 +51,20 @@ impl BlockPool {
             leaves: BTreeMap::new(),
             clock: 0,
             changes: Vec::new(),
+            is_down: false,
         }
+    }
+
+    /// The worker whose memory it is goes away, and everything in it, or comes back.
+    pub fn set_up(&mut self, is_up: bool) {
+        *self = Self::new(self.most as u32);
+        self.is_down = !is_up;
+    }
+
+    /// Whether its worker is there.
+    #[must_use]
+    pub fn is_up(&self) -> bool {
+        !self.is_down
     }
 
     /// Blocks it holds.
@@ -104,7 +119,11 @@ impl BlockPool {
         };
         self.entries.insert(hash, entry);
         self.leaves.insert(self.clock, hash);
-        self.changes.push(Change::Stored { hash, parent });
+        self.changes.push(Change::Stored {
+            hash,
+            parent,
+            medium: Medium::Cpu,
+        });
         while self.entries.len() > self.most {
             self.give_up();
         }
@@ -115,7 +134,10 @@ impl BlockPool {
             return;
         };
         let parent = self.entries.remove(&hash).and_then(|entry| entry.parent);
-        self.changes.push(Change::Removed { hash });
+        self.changes.push(Change::Removed {
+            hash,
+            medium: Medium::Cpu,
+        });
         if let Some((before, entry)) =
             parent.and_then(|before| Some((before, self.entries.get_mut(&before)?)))
         {

@@ -1,6 +1,6 @@
 //! A request inside an engine.
 
-use super::{Cache, Commit, Content, Job};
+use super::{Cache, Commit, Content, Job, Output};
 use crate::engine::cost::Pass;
 use crate::engine::pool::PoolMember;
 use crate::engine::tables::Tables;
@@ -20,6 +20,8 @@ pub(super) struct Sequence {
     pub cached: Option<u32>,
     /// Its prompt was computed elsewhere.
     pub remote: bool,
+    /// It took blocks from another worker, or tried.
+    pub has_pulled: bool,
     /// Given up: it leaves when the pass at work ends.
     pub aborted: bool,
 }
@@ -55,6 +57,17 @@ impl Sequence {
         let passes = (computed, computed + chunk, prefill);
         let points = self.tables.points;
         cache.layout.pass_end(passes, points, u64::from(most)) - computed
+    }
+
+    /// Reports how much of the prompt was cached, at the first admission.
+    pub fn count_cached(&mut self, known: u32) -> Option<Output> {
+        let cached_tokens = known.min(self.job.prompt_tokens);
+        let is_first = self.cached.is_none();
+        self.cached.get_or_insert(cached_tokens);
+        is_first.then_some(Output::Admitted {
+            id: self.job.id,
+            cached_tokens,
+        })
     }
 
     /// References what it found, where that is still read once `computed` tokens are.

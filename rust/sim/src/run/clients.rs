@@ -128,6 +128,7 @@ impl<G: Gateway> Run<'_, G> {
             job.output_tokens = 1;
         }
         job.remote = matches!(progress.half.as_deref(), Some(Half::Computed(_)));
+        job.source = placed.source;
         if !worker.alive || !worker.engine.fits(job) {
             let kind = Kind::Request(id, placed, Step::Failed);
             self.heap.at(now + self.options.net_delay, kind);

@@ -37,6 +37,7 @@ impl<G: Gateway> Run<'_, G> {
             return Ok(());
         }
         worker.alive = true;
+        worker.set_tier_up(true);
         let (life, followed) = (worker.life, worker.publishes);
         if let Some(feed) = self.feeds.get_mut(at as usize) {
             feed.restart(life, self.options.replay_delay.is_some());

@@ -6,7 +6,7 @@
 
 use std::collections::{HashSet, VecDeque};
 
-use cachelb_core::ids::SequenceHash;
+use cachelb_core::ids::{Medium, SequenceHash};
 use cachelb_core::rng::Rng;
 use cachelb_events::{Cause, Due, Fate, FeedState, Follower, FollowerSettings, Mark, Verdict};
 
@@ -34,7 +34,7 @@ pub(super) struct Feed {
     /// Messages for replays: from the last one that was applied on.
     log: VecDeque<Sent>,
     /// Blocks that the router knows by name: a store behind an unknown one, or its removal, is ignored.
-    names: HashSet<SequenceHash>,
+    names: HashSet<(SequenceHash, Medium)>,
     follower: Follower,
     told: FeedState,
     news: Vec<News>,
@@ -203,15 +203,25 @@ impl Feed {
     fn understood(&mut self, changes: &[Change]) -> Vec<Change> {
         let names = &mut self.names;
         let mut is_understood = |change: &Change| match *change {
-            Change::Stored { hash, parent } => {
-                let known = parent.is_none_or(|parent| names.contains(&parent));
+            Change::Stored {
+                hash,
+                parent,
+                medium,
+            } => {
+                let is_known = |parent| {
+                    let mut media = [Medium::Gpu, Medium::Cpu].into_iter();
+                    media.any(|medium| names.contains(&(parent, medium)))
+                };
+                let known = parent.is_none_or(is_known);
                 if known {
-                    names.insert(hash);
+                    names.insert((hash, medium));
                 }
                 known
             }
-            Change::Removed { hash } => names.remove(&hash),
-            Change::Marked { hash } | Change::Unmarked { hash } => names.contains(&hash),
+            Change::Removed { hash, medium } => names.remove(&(hash, medium)),
+            Change::Marked { hash } | Change::Unmarked { hash } => {
+                names.contains(&(hash, Medium::Gpu))
+            }
             Change::Cleared => {
                 names.clear();
                 true

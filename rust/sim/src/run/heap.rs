@@ -31,6 +31,8 @@ pub(super) enum Kind {
     StepEnd(Life),
     /// The blocks of a request arrive.
     Fetched(u32, Life),
+    /// So many tokens of a request arrive at a worker that another one had cached.
+    Pulled(u32, Life, Life, u32),
     Incident(u32, Incident),
     /// Changes that a worker sends; by number where messages are lost.
     Changes(u32, Vec<Change>),
@@ -60,7 +62,7 @@ pub(super) enum Kind {
 impl Kind {
     fn class(&self) -> u8 {
         match self {
-            Self::StepEnd(_) | Self::Fetched(..) => 0,
+            Self::StepEnd(_) | Self::Fetched(..) | Self::Pulled(..) => 0,
             Self::Incident(..) => 1,
             Self::Scrape | Self::Sample => 3,
             Self::Request(_, _, Step::Enqueue)

@@ -25,6 +25,10 @@ impl<G: Gateway> Run<'_, G> {
         let life = to.life;
         for fetch in to.engine.fetches() {
             let id = fetch.id;
+            if let Some(source) = fetch.source {
+                self.pull(life, source, fetch, now);
+                continue;
+            }
             let half = self.requests.all[id as usize].half.as_deref();
             let Some(Half::Computed(source)) = half else {
                 continue;
@@ -46,7 +50,7 @@ impl<G: Gateway> Run<'_, G> {
         let source_lives = from.alive && from.life == source;
         let engine = &mut self.workers[worker as usize].engine;
         if source_lives {
-            engine.arrived(id, self.workload);
+            engine.arrived(id, None, self.workload);
         } else if engine.abort(id)
             && !progress.done
             && let Some(placed) = progress.placed

@@ -15,7 +15,7 @@ impl<G: Gateway> Run<'_, G> {
             self.outcomes.busy[at as usize] += seconds;
             self.heap.at(now + seconds, Kind::StepEnd(life));
         }
-        if self.pairs {
+        if self.pairs || self.workers[at as usize].peers.is_some() {
             self.fetch(at, now);
         }
     }
@@ -31,8 +31,8 @@ impl<G: Gateway> Run<'_, G> {
         self.outputs = outputs;
         let engine = &mut self.workers[at as usize].engine;
         if engine.pool().has_changes() {
-            let changes = engine.changes();
-            self.fill_pool(at, &changes, now);
+            let mut changes = engine.changes();
+            self.fill_pool(at, &mut changes, now);
             if !changes.is_empty() && self.workers[at as usize].publishes {
                 self.publish(at, changes, now);
             }

@@ -3,6 +3,8 @@
 use cachelb::selector::Role;
 use cachelb_core::error::{Error, Result};
 
+use crate::engine::peers::PeerTerms;
+use crate::engine::pool::PoolTerms;
 use crate::engine::{Engine, EngineLoad};
 use crate::options::{Link, Options, WorkerSettings};
 use crate::workload::Workload;
@@ -18,6 +20,11 @@ pub(super) struct Worker {
     /// Whether it publishes the changes of its cache.
     pub publishes: bool,
     slowdown: Vec<(f64, f64)>,
+    /// Terms of its own host memory, if its pool is that.
+    pub tier: Option<PoolTerms>,
+    pub peers: Option<PeerTerms>,
+    /// When its links are free, out and in.
+    pub links: [f64; 2],
     pub alive: bool,
     /// Passes of an earlier one end nowhere.
     pub life: Life,
@@ -34,7 +41,7 @@ impl Worker {
         }
         let mut engine = settings.engine.clone();
         // Its computed blocks go into its pool.
-        engine.followed |= settings.pool.is_some();
+        engine.followed |= settings.pool.is_some() || settings.tier.is_some();
         Ok(Self {
             engine: Engine::new(engine, settings.timing.clone())?,
             publishes: settings.engine.followed,
@@ -42,6 +49,9 @@ impl Worker {
             role: settings.role,
             link: settings.link,
             slowdown: settings.slowdown.clone(),
+            tier: settings.tier,
+            peers: settings.peers,
+            links: [0.0; 2],
             alive: true,
             life: Life { worker, epoch: 0 },
         })
@@ -64,11 +74,20 @@ impl Worker {
         load
     }
 
+    /// Its host memory comes back, empty, or is gone.
+    pub fn set_tier_up(&self, is_up: bool) {
+        if let Some(member) = self.engine.shared_pool().filter(|_| self.tier.is_some()) {
+            member.pool().set_up(is_up);
+        }
+    }
+
     /// Loses its memory and all requests, which it returns.
     pub fn crash(&mut self) -> Vec<u32> {
         self.alive = false;
         self.life.epoch += 1;
         let lost = self.engine.crash();
+        self.links = [0.0; 2];
+        self.set_tier_up(false);
         // Nothing is sent by a worker that crashed; what it held is known to be gone when it is back.
         drop(self.engine.changes());
         lost

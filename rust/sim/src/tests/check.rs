@@ -81,7 +81,7 @@ impl Places {
                 }
                 Kind::Drop(id, worker) => *places.drops.entry((id, worker)).or_default() += 1,
                 Kind::StepEnd(life) => places.passes[life.worker as usize] += lives(life),
-                Kind::Fetched(id, life) => {
+                Kind::Fetched(id, life) | Kind::Pulled(id, life, ..) => {
                     let at = life.worker as usize;
                     let waits = run.workers[at].engine.arriving().any(|other| other == id);
                     places.transfers[at] += lives(life) * u32::from(waits);

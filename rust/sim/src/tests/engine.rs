@@ -9,7 +9,7 @@ pub fn job(id: u32, prompt_tokens: u32, output_tokens: u32) -> Job {
         id,
         prompt_tokens,
         output_tokens,
-        remote: false,
+        ..Job::default()
     }
 }
 

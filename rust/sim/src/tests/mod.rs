@@ -7,6 +7,7 @@ mod groups;
 mod hybrid;
 mod notices;
 mod pairs;
+mod peers;
 mod pool;
 mod random;
 mod routed;
@@ -14,7 +15,7 @@ mod run;
 mod sharing;
 
 use super::*;
-use cachelb_core::ids::SequenceHash;
+use cachelb_core::ids::{Medium, SequenceHash};
 
 /// Whether an engine has no request.
 fn is_idle(engine: &Engine) -> bool {

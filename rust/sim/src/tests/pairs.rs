@@ -49,6 +49,15 @@ fn a_request_is_computed_here_and_generated_there() {
     assert_eq!(gateway.held[&0].len(), 4);
 }
 
+fn fetch(id: u32, tokens: u32) -> Fetch {
+    Fetch {
+        id,
+        tokens,
+        source: None,
+        loading: 0.0,
+    }
+}
+
 #[test]
 fn blocks_are_allocated_before_they_are_sent_for() {
     let mut prompts = Prompts::default();
@@ -57,16 +66,17 @@ fn blocks_are_allocated_before_they_are_sent_for() {
     for id in [a, b] {
         engine.enqueue(Job {
             remote: true,
+            source: None,
             ..job(id, 32, 2)
         });
     }
     assert_eq!(engine.load().queued_tokens, Some(0), "nothing to compute");
     assert_eq!(engine.begin_step(&prompts), None);
-    assert_eq!(engine.fetches(), [Fetch { id: a, tokens: 32 }]);
+    assert_eq!(engine.fetches(), [fetch(a, 32)]);
     assert_eq!((engine.pool().free(), engine.load().waiting), (1, 2));
     engine.validate().unwrap();
-    assert!(!engine.arrived(b, &prompts), "it has no blocks yet");
-    assert!(engine.arrived(a, &prompts) && !engine.arrived(a, &prompts));
+    assert!(!engine.arrived(b, None, &prompts), "it has no blocks yet");
+    assert!(engine.arrived(a, None, &prompts) && !engine.arrived(a, None, &prompts));
     let mut out = Vec::new();
     for _ in 0..2 {
         assert_eq!(engine.begin_step(&prompts), Some(1.0), "a decode");
@@ -77,7 +87,7 @@ fn blocks_are_allocated_before_they_are_sent_for() {
     let [first, second] = [Output::FirstToken { id }, Output::Token { id }];
     assert_eq!(out, [first, second, Output::Finished { id, preemptions }]);
     assert_eq!(engine.begin_step(&prompts), None);
-    assert_eq!(engine.fetches(), [Fetch { id: b, tokens: 32 }]);
+    assert_eq!(engine.fetches(), [fetch(b, 32)]);
 }
 
 #[test]
@@ -88,12 +98,13 @@ fn what_came_from_elsewhere_is_computed_here_once_it_is_preempted() {
     for id in [a, b] {
         engine.enqueue(Job {
             remote: true,
+            source: None,
             ..job(id, 16, 20)
         });
         assert_eq!(engine.begin_step(&prompts), None);
     }
     assert_eq!(engine.fetches().len(), 2);
-    assert!(engine.arrived(a, &prompts) && engine.arrived(b, &prompts));
+    assert!(engine.arrived(a, None, &prompts) && engine.arrived(b, None, &prompts));
     let mut out = Vec::new();
     for _ in 0..200 {
         if engine.begin_step(&prompts).is_some() {

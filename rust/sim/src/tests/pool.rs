@@ -14,7 +14,7 @@ use super::run::fleet;
 use super::*;
 
 /// A token of a prompt takes a millisecond, a decode a tenth of one.
-fn by_token() -> Timing {
+pub fn by_token() -> Timing {
     let prefill = vec![(1.0, 0.001), (2.0, 0.002)];
     Timing::Table(Table::new(prefill, vec![(1.0, 1e-4)]).unwrap())
 }
@@ -59,7 +59,7 @@ fn save(engine: &mut Engine) {
     let changes = engine.changes();
     let member = engine.shared_pool().unwrap().clone();
     for change in changes {
-        if let Change::Stored { hash, parent } = change {
+        if let Change::Stored { hash, parent, .. } = change {
             member.pool().put(hash, parent);
         }
     }
@@ -179,11 +179,11 @@ proptest! {
             }
             for change in pool.changes() {
                 match change {
-                    Change::Stored { hash, parent } => {
+                    Change::Stored { hash, parent, .. } => {
                         prop_assert!(parent.is_none_or(|parent| told.contains(&parent)));
                         prop_assert!(told.insert(hash));
                     }
-                    Change::Removed { hash } => prop_assert!(told.remove(&hash)),
+                    Change::Removed { hash, .. } => prop_assert!(told.remove(&hash)),
                     _ => prop_assert!(false, "{change:?}"),
                 }
             }

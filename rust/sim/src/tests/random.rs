@@ -3,6 +3,7 @@
 use proptest::prelude::*;
 
 use super::pairs::split;
+use super::peers::share;
 use super::run::{done, fleet, workload};
 use super::*;
 
@@ -23,6 +24,7 @@ proptest! {
         step_end in any::<bool>(),
         first_token_delay in prop::sample::select(vec![0.0, 0.5, 7.0]),
         decision in prop::sample::select(vec![0.0, 0.5]),
+        tier_blocks in prop::option::of(1_u32..64),
     ) {
         let mut w = workload(&rows);
         let n = w.len();
@@ -42,6 +44,9 @@ proptest! {
             worker.engine.max_num_seqs = max_num_seqs;
             worker.engine.commit = if step_end { Commit::StepEnd } else { Commit::Schedule };
             worker.slowdown = vec![(10.0, 3.0), (20.0, 1.0)];
+            if let Some(blocks) = tier_blocks {
+                share(worker, blocks);
+            }
         }
         let what = |n: u8| [Incident::Crash, Incident::Join, Incident::Drain][usize::from(n)];
         let incidents = incidents.into_iter().filter(|(_, at, _)| (*at as usize) < workers.len());

@@ -26,6 +26,8 @@ pub struct InTurn {
     /// Blocks of the workers by their changes.
     pub held: std::collections::BTreeMap<u32, std::collections::BTreeSet<SequenceHash>>,
     cleared: std::collections::BTreeSet<u32>,
+    /// The worker that it names to take cached blocks from.
+    pub source: Option<u32>,
     /// The last of the workers, which only compute prompts.
     prefill: u32,
 }
@@ -59,6 +61,7 @@ impl InTurn {
             predicted_tokens: 0,
             reason: 0,
             gateway: 0,
+            source: self.source,
         })
     }
 
@@ -73,8 +76,10 @@ impl InTurn {
         let held = self.held.entry(worker).or_default();
         for change in changes {
             match *change {
+                Change::Stored { medium, .. } | Change::Removed { medium, .. }
+                    if medium != Medium::Gpu => {}
                 Change::Stored { hash, .. } => assert!(held.insert(hash), "stored twice"),
-                Change::Removed { hash } => {
+                Change::Removed { hash, .. } => {
                     // After a gap that was not closed, what lies before it is not known.
                     let known = held.remove(&hash) || self.cleared.contains(&worker);
                     assert!(known, "removed unknown");
@@ -166,6 +171,8 @@ pub fn fleet(workers: usize, kv_blocks: u32) -> Vec<WorkerSettings> {
         },
         slowdown: Vec::new(),
         pool: None,
+        tier: None,
+        peers: None,
     };
     vec![worker; workers]
 }

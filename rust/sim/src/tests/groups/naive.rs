@@ -283,7 +283,7 @@ impl Seen {
         for change in changes {
             match change {
                 Change::Stored { hash, .. } => assert!(self.held.insert(hash), "stored twice"),
-                Change::Removed { hash } => {
+                Change::Removed { hash, .. } => {
                     assert!(self.held.remove(&hash), "removed unknown");
                     self.marks.remove(&hash);
                 }

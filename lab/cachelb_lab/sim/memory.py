@@ -1,4 +1,4 @@
-"""Cache groups, and memory behind the devices, in the description of a fleet: a shared pool, or host memory and links."""
+"""Cache groups, and memory behind devices, in the description of a fleet: a shared pool, or host memory and links."""
 
 from __future__ import annotations
 

@@ -57,10 +57,8 @@ class KvSource:
     @property
     def headers(self) -> Mapping[str, str]:
         """Headers to send: those of llm-d's sidecar, none in the form of vLLM."""
-        if self.form == "vllm":
-            return {}
-        names = dict(zip(HEADERS, (self.address, str(self.dp_rank)), strict=True))
-        return names if self.dp_rank is not None else {HEADERS[0]: self.address}
+        values = [self.address] if self.dp_rank is None else [self.address, str(self.dp_rank)]
+        return {} if self.form == "vllm" else dict(zip(HEADERS, values, strict=False))
 
     def apply(self, body: Mapping[str, Any], request_id: str | None = None) -> dict[str, Any]:
         """Return a request's body that names the source in place of any that its client named.
@@ -78,16 +76,12 @@ class KvSource:
         sent = without_sources(body)
         if self.form != "vllm":
             return sent
-        params = dict(sent.get(_PARAMS) or {})
+        params = sent.get(_PARAMS) or {}
         if "remote_prefiller" in params:
             raise ValueError("kv_transfer_params has remote_prefiller: a request that decodes alone copies no prompt")
         host, _, port = self.address.rpartition(":")
-        params["remote_kv_source"] = {
-            "kv_request_id": request_id or str(uuid.uuid4()),
-            "remote_host": host.strip("[]"),
-            "remote_port": int(port),
-        }
-        return {**sent, _PARAMS: params}
+        named = {"kv_request_id": request_id or str(uuid.uuid4()), "remote_host": host.strip("[]")}
+        return {**sent, _PARAMS: {**params, "remote_kv_source": {**named, "remote_port": int(port)}}}
 
 
 def without_sources(body: Mapping[str, Any]) -> dict[str, Any]:

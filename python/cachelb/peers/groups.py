@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
     from cachelb._core import RouterFleet
 
-_MOST_PORT = 65_535
 _ADDRESS = r"(\[[0-9A-Fa-f:.]+\]|[^\s:/@\[\]]+):\d{1,5}"
 
 
@@ -94,7 +93,7 @@ class PeerGroups:
             raise ValueError(f"form is {form!r}, it must be one of {', '.join(map(repr, get_args(Form)))}")
         if form == "vllm" and port is None and addresses is None:
             raise ValueError("port is missing: pass that of the workers' host memory, or their addresses=")
-        port = None if port is None else whole("port", port, 1, _MOST_PORT)
+        port = None if port is None else whole("port", port, 1, 65_535)
         naming = Naming(form, port, dict(addresses or {}))
         for key, address in naming.addresses.items():
             if not re.fullmatch(_ADDRESS, address):
@@ -141,10 +140,10 @@ class PeerGroups:
         """
         return sorted(self._naming)
 
-    def _source(self, group: str, key: str, rank: int | None, facts: tuple[str, int, int, float]) -> KvSource | None:
+    def _source(self, group: str, peer: tuple[str, int | None], facts: tuple[str, int, int, float]) -> KvSource | None:
         """Make the source of a decision; None if its group is gone, or it has no address."""
         naming = self._naming.get(group)
-        address = None if naming is None else naming.address(key, rank)
+        address = None if naming is None else naming.address(*peer)
         if naming is None or address is None:
             return None
-        return KvSource(key, rank, group, *facts, address, naming.form)
+        return KvSource(*peer, group, *facts, address, naming.form)

@@ -416,7 +416,7 @@ impl Decision {
         let named = engine.locked(py, |selector| selector.source_names(pool, &source))?;
         let (start, end) = (source.start_tokens, source.end_tokens);
         let facts = (source.medium.name(), start, end, source.load_ms);
-        let fields = named.map(|(group, key, rank)| (group, key, rank, facts).into_pyobject(py));
+        let fields = named.map(|(group, key, rank)| (group, (key, rank), facts).into_pyobject(py));
         fields.transpose()
     }
 }

@@ -127,7 +127,7 @@ def test_addresses(key: str, rank: int | None, options: dict[str, Any], address:
     router = Router([key])
     router.peer_groups.add("rack", load_ms_per_token=0.01, **options)
     facts = ("cpu", 0, 16, 1.0)
-    source = router.peer_groups._source("rack", key, rank, facts)
+    source = router.peer_groups._source("rack", (key, rank), facts)
     assert source is not None
     assert (source.address, source.headers) == (address, headers)
     params = source.apply({"prompt": "..."}).get("kv_transfer_params")

@@ -3,7 +3,8 @@
     python .ci/mutants.py [PACKAGE ...]
 
 `tests/mutants.toml` lists them by package: of Python with the files of tests that must find them, of Rust with the
-crates whose tests must. Files are changed in a copy, into which the built extension is taken along.
+crates whose tests must. Files are changed in a copy, into which the built extension is taken along. Cargo tells a
+build of the copy from one of the checkout by times alone, so that the copy has its own target folder.
 The tests must pass on the unchanged copy first, or nothing that they find would mean anything.
 """
 
@@ -32,7 +33,7 @@ def copy_to(folder: Path) -> None:
     for name in {*filter(None, listed.split("\0")), *built}:
         if (ROOT / name).is_file():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(ROOT / name, folder / name)
+            shutil.copy(ROOT / name, folder / name)  # newer than what the last run built of a mistake
 
 
 def run_tests(folder: Path, tests: list[str], crates: list[str]) -> int:
@@ -41,12 +42,14 @@ def run_tests(folder: Path, tests: list[str], crates: list[str]) -> int:
         **os.environ,
         "PYTHONPATH": os.pathsep.join(str(folder / name) for name in SOURCES),
         "PYTHONDONTWRITEBYTECODE": "1",
+        "CARGO_TARGET_DIR": str(ROOT / "target" / "mutants"),
     }
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *tests]
     if crates:
         command = ["cargo", "test", "--quiet", "--locked", *(word for crate in crates for word in ("--package", crate))]
-        if status := subprocess.run([*command, "--no-run"], cwd=folder, check=False, capture_output=True).returncode:
-            return status
+        built = subprocess.run([*command, "--no-run"], cwd=folder, env=environment, check=False, capture_output=True)
+        if built.returncode:
+            return built.returncode
     try:
         status = subprocess.run(
             command, cwd=folder, env=environment, check=False, capture_output=True, timeout=TIMEOUT_S

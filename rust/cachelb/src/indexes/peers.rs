@@ -29,7 +29,6 @@ pub struct PeerTerms {
 
 /// A peer group of a model.
 #[derive(Debug, Clone, PartialEq)]
-#[cfg_attr(not(feature = "peers"), expect(dead_code, reason = "for sources"))]
 pub struct PeerGroup {
     pub(crate) name: Box<str>,
     pub(crate) terms: PeerTerms,

@@ -133,7 +133,6 @@ impl Request<'_> {
 pub struct Source {
     /// The peer.
     pub worker: WorkerId,
-    #[cfg_attr(not(feature = "peers"), expect(dead_code, reason = "for sources"))]
     pub(crate) group: u64,
     /// Where it holds the last of the blocks.
     pub medium: Medium,

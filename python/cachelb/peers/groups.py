@@ -146,4 +146,5 @@ class PeerGroups:
         address = None if naming is None else naming.address(*peer)
         if naming is None or address is None:
             return None
-        return KvSource(*peer, group, *facts, address, naming.form)
+        (key, rank), (medium, start, end, load_ms) = peer, facts
+        return KvSource(key, rank, group, medium, start, end, load_ms, address, naming.form)

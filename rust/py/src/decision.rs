@@ -197,7 +197,7 @@ impl Decision {
     #[getter]
     fn kv_source(&self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>> {
         #[cfg(not(feature = "peers"))]
-        let source = None::<Bound<'_, PyTuple>>;
+        let (source, _) = (None::<Bound<'_, PyTuple>>, py);
         #[cfg(feature = "peers")]
         let source = self.source_fields(py)?;
         source.map_or(Ok(None), |fields| self.attempt.lease.owner.source(fields))

@@ -71,6 +71,12 @@ impl Step<'_, '_> {
             let (end, all) = (usable.tokens(end) as f64, request.prompt_tokens as f64);
             token_ms * (all - end) * (1.0 + per_context * (all + end) / 2.0) * delayed
         };
+        // A worker that was tried for the request, or excluded by the caller, may be gone.
+        let is_excluded = |slot: u32| {
+            let mut excluded =
+                (self.offers.iter()).filter(|offer| offer.eligibility == Eligibility::Excluded);
+            excluded.any(|offer| offer.id.is_some_and(|id| id.slot == slot))
+        };
         let sends = |slot: u32| {
             let member = s.fleet.at(slot).filter(|_| slot != row.slot);
             member.is_some_and(|member| {
@@ -81,6 +87,7 @@ impl Step<'_, '_> {
                     && (member.feed_in(request.pool))
                         .is_some_and(|feed| feed.state == FeedState::Live)
                     && sizes(member) == per_block
+                    && !is_excluded(slot)
             })
         };
         let resumes = |slot| answer.resumes(slot) == Resumes::default();

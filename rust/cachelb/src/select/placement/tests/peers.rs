@@ -229,6 +229,10 @@ fn none_is_named_that_could_not_serve() {
             .0
             .source;
         assert_eq!(found.is_some(), why.is_empty(), "{why}: {found:?}");
+        let mut tried = offers(&NAMES);
+        tried.set_eligibility(1, Eligibility::Excluded);
+        let retried = fleet.selector.preview(&mut tried, &request).unwrap();
+        assert_eq!(retried.0.source, None, "{why}");
         if why == "gone" {
             assert_eq!(fleet.selector.source_names(POOL, &source), None);
         }

@@ -58,6 +58,7 @@ CASES: dict[str, Case] = {
     "Settings": Case(doctor.Settings),
     "WorkerConfig": Case(WorkerConfig, {"key": "a", "role": "both"}),
     "FakeFleet": Case(cachelb_fakes.FakeFleet),
+    "PeerTier": Case(cachelb_fakes.PeerTier, {"blocks": 8}),
     "ManualClock": Case(testing.ManualClock),
     "ManualClock.advance": Case(testing.ManualClock().advance, {"seconds": 1.0}),
     "NaiveTracker": Case(testing.NaiveTracker),

@@ -38,8 +38,8 @@ def test_only_the_facade_promises_an_interface() -> None:
     internal = {name for name, text in described.items() if text.startswith("Internal part of cachelb")}
     assert described.keys() - internal == {"cachelb"}
     facade = MANIFESTS[ROOT / "rust" / "cachelb"]
-    assert facade["features"]["default"] == ["learned", "published", "sharing"]
-    assert facade["features"].keys() == {"default", "learned", "published", "sharing"}
+    assert facade["features"]["default"] == ["learned", "peers", "published", "sharing"]
+    assert facade["features"].keys() == {"default", "learned", "peers", "published", "sharing"}
 
 
 @pytest.mark.parametrize("folder", PUBLISHED, ids=lambda folder: folder.name)

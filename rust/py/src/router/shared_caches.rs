@@ -28,9 +28,24 @@ fn media(given: Vec<String>, among: [(&str, Medium); 2]) -> PyResult<Arc<[Medium
     given.into_iter().map(named).collect()
 }
 
+/// The time that loading takes, which may not be known.
+fn loading(
+    ms_per_token: Option<&Bound<'_, PyAny>>,
+    startup_ms: Option<&Bound<'_, PyAny>>,
+) -> PyResult<Loading> {
+    let startup_ms = number_or_none(startup_ms, "startup_ms", NOT_NEGATIVE)?;
+    Ok(Loading {
+        ms_per_token: number_or_none(ms_per_token, "load_ms_per_token", NOT_NEGATIVE)?,
+        startup_ms: startup_ms.unwrap_or(0.0),
+    })
+}
+
 impl Fleet {
-    /// The workers given by their keys or themselves, registered or yet to come.
-    fn readers_of(&self, what: &str, workers: &Bound<'_, PyAny>) -> PyResult<Readers> {
+    /// The workers given by their keys or themselves, registered or yet to come; `None` for all of the model.
+    fn readers_of(&self, what: &str, workers: Option<&Bound<'_, PyAny>>) -> PyResult<Readers> {
+        let Some(workers) = workers else {
+            return Ok(Readers::default());
+        };
         let key = self.key.as_ref().map(|key| key.bind(workers.py()));
         let now = self.registry.roster.now();
         let keys = keys_of(workers, key, self.registry.tags(), |name| {
@@ -62,18 +77,11 @@ impl Fleet {
         media: Vec<String>,
         workers: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<()> {
-        let startup = number_or_none(startup_ms, "startup_ms", NOT_NEGATIVE)?;
         let terms = SharedTerms {
-            loading: Loading {
-                ms_per_token: number_or_none(load_ms_per_token, "load_ms_per_token", NOT_NEGATIVE)?,
-                startup_ms: startup.unwrap_or(0.0),
-            },
+            loading: loading(load_ms_per_token, startup_ms)?,
             ttl_ms: number_or_none(ttl_s, "ttl_s", ABOVE_ZERO)?.map(millis),
             kv_blocks: count("kv_blocks", kv_blocks)?,
-            readers: workers.map_or_else(
-                || Ok(Readers::default()),
-                |keys| self.readers_of("workers", keys),
-            )?,
+            readers: self.readers_of("workers", workers)?,
         };
         let media = self::media(media, [("cpu", Medium::Cpu), ("disk", Medium::Disk)])?;
         self.edit(py, |edit| edit.add_shared_cache(name, model, terms, media))
@@ -114,21 +122,11 @@ impl Fleet {
         workers: Option<&Bound<'_, PyAny>>,
         sources: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<()> {
-        let startup = number_or_none(startup_ms, "startup_ms", NOT_NEGATIVE)?;
-        let members = |keys: Option<&Bound<'_, PyAny>>, name| {
-            keys.map_or_else(
-                || Ok(Readers::default()),
-                |keys| self.readers_of(name, keys),
-            )
-        };
         let terms = PeerTerms {
-            loading: Loading {
-                ms_per_token: number_or_none(load_ms_per_token, "load_ms_per_token", NOT_NEGATIVE)?,
-                startup_ms: startup.unwrap_or(0.0),
-            },
+            loading: loading(load_ms_per_token, startup_ms)?,
             media: self::media(media, [("gpu", Medium::Gpu), ("cpu", Medium::Cpu)])?,
-            members: members(workers, "workers")?,
-            sources: members(sources, "sources")?,
+            members: self.readers_of("workers", workers)?,
+            sources: self.readers_of("sources", sources)?,
         };
         self.edit(py, |edit| edit.add_peer_group(name, model, terms))
     }

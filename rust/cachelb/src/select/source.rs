@@ -61,6 +61,11 @@ impl Step<'_, '_> {
         let per_block = s.fleet.at(row.slot).map(sizes)?;
         let usable = Usable::by_slot(&s.fleet, pool, request)(row.slot);
         let (own, most) = (usable.whole(rows.reached(at)), usable.blocks(u32::MAX));
+        let resumes = |slot| answer.resumes(slot) == Resumes::default();
+        let is_member = |group: &&PeerGroup| group.members.has(row.slot);
+        if own >= most || !resumes(row.slot) || !pool.peers.iter().any(|group| is_member(&group)) {
+            return None;
+        }
         let loads = s.bookings.book.loads.columns();
         let load = load_of(loads, row);
         let token_ms = Speeds::of([(&rows[..], loads)]).known_token_ms(row, load)?;
@@ -90,13 +95,8 @@ impl Step<'_, '_> {
                     && !is_excluded(slot)
             })
         };
-        let resumes = |slot| answer.resumes(slot) == Resumes::default();
         let (mut least, mut found) = (cost(own), None);
-        let groups = pool
-            .peers
-            .iter()
-            .filter(|group| group.members.has(row.slot));
-        for group in groups.filter(|_| resumes(row.slot) && own < most) {
+        for group in pool.peers.iter().filter(is_member) {
             let (loading, media) = (group.terms.loading, &*group.terms.media);
             let Some(ms_per_token) = loading.ms_per_token else {
                 continue;

@@ -196,4 +196,4 @@ def test_image_has_the_extras_that_the_applications_need() -> None:
     found = dict(re.findall(r"(cachelb\w*)-\*\.whl\)\[([a-z,]+)\]", INSTRUCTIONS))
     extras = {package: set(named.split(",")) for package, named in found.items()}
     assert {"events", "redis"} <= extras["cachelb"]
-    assert {"dns", "extproc", "yaml"} <= extras["cachelb_gateway"]
+    assert {"dns", "extproc", "kubernetes", "yaml"} <= extras["cachelb_gateway"]

@@ -41,6 +41,7 @@ class FakeKubernetes:
     def __init__(self, *, tls: ssl.SSLContext | None = None, page_items: int = 250) -> None:
         self.objects: dict[str, dict[str, Any]] = {}
         self.status = 200
+        self.is_silent = False
         self.token: str | None = None
         self.page_items = page_items
         self.oldest = 0  # watches from before are too old
@@ -140,11 +141,13 @@ class FakeKubernetes:
 
     async def _answer(self, request: web.Request) -> web.StreamResponse:
         self.asked.append(f"{request.path}?{request.query.get('labelSelector')}")
+        if self.is_silent:
+            await asyncio.Event().wait()
         if self.status != 200:
             return web.json_response({"kind": "Status", "code": self.status}, status=self.status)
         if self.token is not None and request.headers.get("Authorization") != f"Bearer {self.token}":
             return web.json_response({"kind": "Status", "code": 401}, status=401)
-        if request.query.get("watch") == "1":
+        if request.query.get("watch") == "True":
             return await self._watch(request)
         self.lists += 1
         items, start = list(self.objects.values()), int(request.query.get("continue", "0"))
@@ -156,7 +159,7 @@ class FakeKubernetes:
     async def _watch(self, request: web.Request) -> web.StreamResponse:
         self.watches += 1
         since = int(request.query["resourceVersion"])
-        assert request.query["allowWatchBookmarks"] == "true"
+        assert request.query["allowWatchBookmarks"] == "True"
         response = web.StreamResponse()
         await response.prepare(request)
         if since < self.oldest:

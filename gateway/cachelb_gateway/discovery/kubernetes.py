@@ -10,10 +10,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from cachelb.common.arguments import require, seconds, whole
+from cachelb.common.extras import need
 from cachelb.sources.http import PageError
 from cachelb_gateway.discovery.addresses import SCHEMES, DiscoveryError
 from cachelb_gateway.discovery.base import Findings, WorkerSource, backoff_s
-from cachelb_gateway.discovery.kubernetes_access import ClusterAccess, GoneError, check_url, own_namespace, version_of
+from cachelb_gateway.discovery.kubernetes_access import ClusterAccess, GoneError, check_url, version_of
 from cachelb_gateway.discovery.kubernetes_objects import Parsed, Port, read_pod, read_slice, urls
 
 if TYPE_CHECKING:
@@ -31,12 +32,12 @@ _SHORTEST_WATCH_S: Final = 1.0
 class KubernetesWorkers(WorkerSource):
     """Registers the ready endpoints of a service, or the ready pods with certain labels, as they change.
 
-    It lists and watches EndpointSlices or pods over plain HTTP: a pod that is deleted, terminating or not ready takes
-    no new requests as soon as the event arrives. In a pod, address, certificates and token of the API server are those
-    of its service account, and are read again for each request. Each address and port is a worker; of pods with
-    addresses of both families, the IPv4 one is taken. When the API server does not answer, the last workers stay, and
-    it is asked again after up to 30 seconds. Needs the rights to `list` and `watch`
-    `endpointslices` of `discovery.k8s.io`, or `pods`.
+    It lists and watches EndpointSlices or pods: a pod that is deleted, terminating or not ready takes no new requests
+    as soon as the event arrives. Address, certificates and token of the API server are those of the pod's service
+    account, outside a cluster those of a kubeconfig, and are read again for each request. Each address and port is a
+    worker; of pods with addresses of both families, the IPv4 one is taken. When the API server does not answer, the
+    last workers stay, and it is asked again after up to 30 seconds. Needs the extra `kubernetes`, and the rights to
+    `list` and `watch` `endpointslices` of `discovery.k8s.io`, or `pods`.
 
     Args:
         service: Name of a service, whose EndpointSlices are read.
@@ -55,7 +56,7 @@ class KubernetesWorkers(WorkerSource):
         worker_options: Options of `Router.add_worker` for each new worker, such as `role`.
 
     Raises:
-        ModuleNotFoundError: aiohttp is not installed.
+        ModuleNotFoundError: kubernetes_asyncio is not installed.
         TypeError: An argument has the wrong type.
         ValueError: An argument is out of range, there is neither or both of `service` and `selector`, or a token would
             be sent without TLS.
@@ -82,6 +83,7 @@ class KubernetesWorkers(WorkerSource):
         drop_wait_s: float = 10.0,
         worker_options: Mapping[str, Any] | None = None,
     ) -> None:
+        need("KubernetesWorkers", "kubernetes_asyncio")
         for name, text in (("api_url", api_url), ("token_file", token_file), ("ca_file", ca_file)):
             if text is not None:
                 require(name, text, str, "text")
@@ -95,18 +97,14 @@ class KubernetesWorkers(WorkerSource):
         if api_url is not None:
             check_url(api_url, has_token=token_file is not None)
         self._ports = _ports(port)
-        self._namespace = namespace
         if service is not None:
-            kind, name = "kubernetes", service
-            self._group, self._resource = "apis/discovery.k8s.io/v1", "endpointslices"
-            self._selector = f"kubernetes.io/service-name={service}"
-            read = read_slice
+            kind, name, asked = "kubernetes", service, f"kubernetes.io/service-name={service}"
+            objects, read = "endpoint_slice", read_slice
         else:
             kind, name = "pods", _checked_selector(selector)
-            self._group, self._resource, self._selector = "api/v1", "pods", name
-            read = read_pod
+            objects, asked, read = "pod", name, read_pod
         self._reader = partial(read, scheme, self._ports)
-        self._access = ClusterAccess(api_url, token_file, ca_file)
+        self._access = ClusterAccess(objects, namespace, asked, api_url, token_file, ca_file)
         self._silence_s = seconds("silence_s", silence_s)
         shown = f"{kind}:{name}" if namespace is None else f"{kind}:{namespace}/{name}"
         super().__init__(shown, drop_wait_s=drop_wait_s, worker_options=worker_options)
@@ -120,7 +118,7 @@ class KubernetesWorkers(WorkerSource):
         Raises:
             RuntimeError: The source is running already; one source serves one router.
             TypeError: The router's `key` function does not take a URL.
-            ValueError: This is no pod, and there is no `api_url`.
+            ValueError: This is no pod, and there is neither `api_url` nor a kubeconfig.
         """
         self._access.check()
         super().start(router)
@@ -157,12 +155,8 @@ class KubernetesWorkers(WorkerSource):
                 continue
             await asyncio.sleep(backoff_s(failures))
 
-    def _query(self) -> tuple[str, dict[str, str]]:
-        namespace = own_namespace() if self._namespace is None else self._namespace
-        return f"/{self._group}/namespaces/{namespace}/{self._resource}", {"labelSelector": self._selector}
-
     async def _list(self) -> None:
-        items, version = await self._access.list(*self._query())
+        items, version = await self._access.list()
         if not all(isinstance(item, dict) for item in items):
             raise DiscoveryError("not a list of objects")
         objects = {_id(item): self._reader(item) for item in items}
@@ -174,7 +168,7 @@ class KubernetesWorkers(WorkerSource):
         """Apply changes until the server ends the watch, or a list is to confirm a drop."""
         loop = asyncio.get_running_loop()
         begun_s = loop.time()
-        async with aclosing(self._access.watch(*self._query(), self._version)) as events:
+        async with aclosing(self._access.watch(self._version)) as events:
             while True:
                 due_s = self._findings.confirm_in_s()
                 is_due = due_s is not None and due_s < self._silence_s

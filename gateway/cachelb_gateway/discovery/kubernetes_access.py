@@ -1,9 +1,7 @@
-"""Access to the API server of Kubernetes: address, credentials, lists and watches over plain HTTP.
+"""Access to the API server of Kubernetes through kubernetes_asyncio: credentials, lists and watches.
 
-Libraries that were evaluated in its place: lightkube 1.0.1 bounds no line of a watch and requests no bookmarks; kr8s
-0.20.15 begins a watch that is too old again at the same version; kubernetes_asyncio 36.1.0 sets no time limit for a
-list, and lists and watches through it took ten lines more. Selection, the new list after 410 and the backoff stay with
-each.
+Its models refuse an EndpointSlice without endpoints, and the errors of its `Watch` repeat what the server sent, so that
+answers are read here.
 """
 
 from __future__ import annotations
@@ -11,18 +9,15 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import ssl
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import urlencode, urlsplit
+from typing import Any, Final
+from urllib.parse import urlsplit
 
-from cachelb.sources.http import PageError, metrics_address
+from cachelb.sources.http import MAX_PAGE_BYTES, PageError
 from cachelb_gateway.discovery.addresses import DiscoveryError
-
-if TYPE_CHECKING:
-    from cachelb.sources.pages import PageClient
 
 ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 MOST_OBJECT_BYTES: Final = 4 * 1024 * 1024
@@ -36,93 +31,105 @@ _LIST_S: Final = 30.0
 _WATCH_S: Final = 290
 _LONGEST_FILE: Final = 1 << 16
 _LONGEST_VERSION: Final = 256
+_HOST: Final = "KUBERNETES_SERVICE_HOST"
 
 
 class GoneError(Exception):
     """The version to continue from is too old: 410."""
 
 
+@dataclass(frozen=True)
 class ClusterAccess:
-    """Reads lists and watches. Token and certificates are read again for each, as they are replaced while it runs.
+    """Lists and watches the EndpointSlices or the pods of a selector.
 
-    Without `api_url` it is that of the cluster that this process runs in.
+    Token and certificates are read again for each request, as they are replaced while it runs. Without `api_url` they
+    are those of the pod that this process runs in, or else of a kubeconfig.
     """
 
-    def __init__(self, api_url: str | None, token_file: str | None, ca_file: str | None) -> None:
-        self._api_url = api_url
-        inside = api_url is None
-        self._token_file = str(ACCOUNT / "token") if inside and token_file is None else token_file
-        self._ca_file = str(ACCOUNT / "ca.crt") if inside and ca_file is None else ca_file
+    kind: str
+    """Of objects: "pod" or "endpoint_slice"."""
+    namespace: str | None
+    selector: str
+    api_url: str | None
+    token_file: str | None
+    ca_file: str | None
 
     def check(self) -> None:
         """Raise `ValueError` where there is no address."""
-        self._server()
+        there = any(Path(each).expanduser().exists() for each in _kubeconfig().split(os.pathsep))
+        if self.api_url is None and not os.environ.get(_HOST) and not there:
+            raise ValueError(f"not in a pod, as {_HOST} is not set: give api_url, or a kubeconfig")
 
-    async def list(self, path: str, query: dict[str, str]) -> tuple[list[Any], str]:
+    async def list(self) -> tuple[list[Any], str]:
         """Return all objects, and the version of the list."""
         items: list[Any] = []
-        more = ""
+        more = None
         for _ in range(MOST_PAGES):
-            asked = {**query, "limit": str(_PAGE_ITEMS), **({"continue": more} if more else {})}
-            async with asyncio.timeout(_LIST_S), self._client(path, asked) as client:
-                status, body = await client.ask()
-            if status == _GONE:
-                raise GoneError
-            if status != _OK:
-                raise DiscoveryError(f"HTTP {status}")
-            page = _object(body)
+            answer = self._parts(b"\0", MAX_PAGE_BYTES, limit=_PAGE_ITEMS, _continue=more)  # JSON has no such byte
+            async with asyncio.timeout(_LIST_S), aclosing(answer) as parts:
+                page = _object(await anext(parts, b""))
             found, meta = page.get("items"), page.get("metadata")
             if not isinstance(found, list | None) or not isinstance(meta, dict):
                 raise DiscoveryError("not a list of Kubernetes")
             items += found or ()
-            more = str(meta.get("continue") or "")
+            more = meta.get("continue")
             if not more:
                 return items, version_of(page)
         raise DiscoveryError(f"a list of more than {MOST_PAGES} pages")
 
-    async def watch(self, path: str, query: dict[str, str], version: str) -> AsyncGenerator[tuple[str, dict[str, Any]]]:
+    async def watch(self, version: str) -> AsyncGenerator[tuple[str, dict[str, Any]]]:
         """Return changes after a version: their types and objects. It ends when the server ends it."""
-        asked = {
-            **query,
-            "watch": "1",
-            "allowWatchBookmarks": "true",
-            "resourceVersion": version,
-            "timeoutSeconds": str(_WATCH_S),
-        }
+        asked = {"watch": True, "allow_watch_bookmarks": True, "timeout_seconds": _WATCH_S}
+        async with aclosing(self._parts(b"\n", MOST_OBJECT_BYTES, resource_version=version, **asked)) as lines:
+            async for line in lines:
+                yield _event(line)
+
+    async def _parts(self, end: bytes, most_bytes: int, **query: Any) -> AsyncGenerator[bytes]:  # noqa: ANN401 - theirs
+        """Return the parts of an answer that end with a byte."""
+        from aiohttp.http_exceptions import LineTooLong
+        from kubernetes_asyncio import client
+
+        from cachelb.sources.pages import plain_errors
+
+        namespace = own_namespace() if self.namespace is None else self.namespace
+        configuration = await self._configuration()
         try:
-            async with self._client(path, asked) as client, aclosing(client.lines(MOST_OBJECT_BYTES)) as lines:
-                async for line in lines:
-                    if line.strip():
-                        yield _event(line)
-        except PageError as error:
-            if str(error) == "HTTP 410":
-                raise GoneError from None
-            if str(error) == "line too long":  # it would come again
-                raise DiscoveryError(str(error)) from None
-            raise
+            with plain_errors():
+                async with client.ApiClient(configuration) as api:
+                    group = client.CoreV1Api(api) if self.kind == "pod" else client.DiscoveryV1Api(api)
+                    ask = getattr(group, f"list_namespaced_{self.kind}")
+                    answer = await ask(namespace, label_selector=self.selector, _preload_content=False, **query)
+                    try:
+                        if answer.status != _OK:
+                            raise GoneError if answer.status == _GONE else PageError(f"HTTP {answer.status}")
+                        while part := await answer.content.readuntil(end, max_size=most_bytes):
+                            yield part
+                    finally:
+                        await api.close()  # aborts; closing the answer first would wait for the server, over TLS
+                        answer.close()
+        except LineTooLong:  # it would come again
+            raise DiscoveryError("line too long") from None
 
-    def _server(self) -> str:
-        if self._api_url is not None:
-            return self._api_url.rstrip("/")
-        host, port = (os.environ.get(f"KUBERNETES_SERVICE_{part}", "") for part in ("HOST", "PORT"))
-        if not host or not port:
-            raise ValueError("not in a pod, as KUBERNETES_SERVICE_HOST is not set: give api_url")
-        return f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"
+    async def _configuration(self) -> Any:  # noqa: ANN401 - theirs
+        from kubernetes_asyncio import client, config
 
-    def _client(self, path: str, query: dict[str, str]) -> PageClient:
-        from cachelb.sources.pages import PageClient
-
-        server = self._server()
-        headers = {"Accept": "application/json"}
-        if self._token_file is not None:
-            headers["Authorization"] = f"Bearer {_read(self._token_file)}"
-        tls = None
-        if server.startswith("https:") and self._ca_file is not None:
-            try:
-                tls = ssl.create_default_context(cafile=self._ca_file)
-            except (OSError, ssl.SSLError) as error:
-                raise DiscoveryError(f"no certificates in {self._ca_file}: {type(error).__name__}") from error
-        return PageClient(metrics_address(f"{server}{path}?{urlencode(query)}", headers), tls)
+        made = client.Configuration(host=self.api_url and self.api_url.rstrip("/"))
+        if self.api_url is not None:
+            made.ssl_ca_cert = self.ca_file
+            if self.token_file is not None:
+                made.api_key["BearerToken"] = f"Bearer {_read(self.token_file)}"
+            return made
+        is_inside = bool(os.environ.get(_HOST))
+        try:
+            if is_inside:
+                token, certificates = self.token_file or ACCOUNT / "token", self.ca_file or ACCOUNT / "ca.crt"
+                config.load_incluster_config(made, token_filename=str(token), cert_filename=str(certificates))
+            else:
+                await config.load_kube_config(_kubeconfig(), client_configuration=made)
+        except Exception as error:  # noqa: BLE001 - of a kubeconfig, the text may hold a secret
+            reason = str(error) if is_inside else f"unusable kubeconfig: {type(error).__name__}"
+            raise DiscoveryError(reason) from None
+        return made
 
 
 def _event(line: bytes) -> tuple[str, dict[str, Any]]:
@@ -137,6 +144,10 @@ def _event(line: bytes) -> tuple[str, dict[str, Any]]:
             raise GoneError
         raise DiscoveryError(f"the watch ends with error {code}" if isinstance(code, int) else "the watch ends")
     return kind, changed
+
+
+def _kubeconfig() -> str:
+    return os.environ.get("KUBECONFIG") or "~/.kube/config"
 
 
 def check_url(url: str, *, has_token: bool) -> None:

@@ -11,6 +11,7 @@ _PACKAGES: Final = {
     "dns": ("dnspython", "cachelb-gateway[dns]"),
     "hypothesis": ("hypothesis", "cachelb[testing]"),
     "jinja2": ("jinja2", "cachelb[tokenizers]"),
+    "kubernetes_asyncio": ("kubernetes_asyncio", "cachelb-gateway[kubernetes]"),
     "litellm": ("LiteLLM", "cachelb[litellm]"),
     "matplotlib": ("matplotlib", "cachelb-lab[plots]"),
     "opentelemetry.metrics": ("opentelemetry-api", "cachelb[otel]"),

@@ -13,7 +13,7 @@ from cachelb.sources.http import MAX_PAGE_BYTES, Address, PageError
 if TYPE_CHECKING:
     import asyncio
     import ssl
-    from collections.abc import AsyncGenerator, Iterator
+    from collections.abc import Iterator
     from contextlib import AbstractAsyncContextManager
 
     from aiohttp.connector import Connection
@@ -52,6 +52,24 @@ class _Tcp(_Connector, aiohttp.TCPConnector):
 
 class _Unix(_Connector, aiohttp.UnixConnector):
     pass
+
+
+@contextmanager
+def plain_errors() -> Iterator[None]:
+    """Raise `PageError` or `OSError` for errors of aiohttp, whose texts hold addresses, and what a server sent."""
+    try:
+        yield
+    except aiohttp.ClientConnectorError as error:
+        reason = error.__cause__
+        raise reason if isinstance(reason, OSError) else OSError("no connection") from None
+    except aiohttp.ClientPayloadError:
+        raise PageError("cut short") from None
+    except aiohttp.ClientConnectionError:
+        raise PageError("closed") from None
+    except ValueError:  # such as a host name that cannot be encoded
+        raise PageError("bad request") from None
+    except aiohttp.ClientError:
+        raise PageError("not HTTP") from None
 
 
 class PageClient:
@@ -95,54 +113,16 @@ class PageClient:
         """Send the request, and return status and body of the answer.
 
         Raises `PageError` for an answer that is not HTTP, too large or cut short, and `OSError` without a connection.
-        The texts of aiohttp's errors are not shown: they hold addresses, and what a server sent.
         """
         body = bytearray()
-        with self._plain_errors():
-            async with self._request() as response:
-                async for part in response.content.iter_any():
-                    body += part
-                    if len(body) > self._most_bytes:
-                        raise PageError("page too large")
-                return response.status, bytes(body)
-
-    async def lines(self, most_bytes: int) -> AsyncGenerator[bytes]:
-        """Send the request, and return the lines of a body as they come, without their ends.
-
-        Raises as `get` does, and for a line of more bytes than that; a body that ends within a line was cut short.
-        """
-        rest = bytearray()
-        with self._plain_errors():
-            async with self._request() as response:
-                if response.status != _OK:
-                    raise PageError(f"HTTP {response.status}")
-                async for part in response.content.iter_any():
-                    rest += part
-                    if b"\n" in part:
-                        *whole, last = rest.split(b"\n")
-                        rest = bytearray(last)
-                        for line in whole:
-                            yield bytes(line)
-                    if len(rest) > most_bytes:
-                        raise PageError("line too long")
-        if rest:
-            raise PageError("cut short")
-
-    @contextmanager
-    def _plain_errors(self) -> Iterator[None]:
         try:
-            yield
-        except aiohttp.ClientConnectorError as error:
-            reason = error.__cause__
-            raise reason if isinstance(reason, OSError) else OSError("no connection") from None
-        except aiohttp.ClientPayloadError:
-            raise PageError("cut short") from None
-        except aiohttp.ClientConnectionError:
-            raise PageError("closed") from None
-        except ValueError:  # such as a host name that cannot be encoded
-            raise PageError("bad request") from None
-        except aiohttp.ClientError:
-            raise PageError("not HTTP") from None
+            with plain_errors():
+                async with self._request() as response:
+                    async for part in response.content.iter_any():
+                        body += part
+                        if len(body) > self._most_bytes:
+                            raise PageError("page too large")
+                    return response.status, bytes(body)
         finally:
             self._connector.abort_closing()
 

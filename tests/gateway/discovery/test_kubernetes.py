@@ -161,6 +161,21 @@ def test_a_broken_watch_loses_no_worker_and_no_change(
     assert api.lists == lists
 
 
+def test_a_list_that_does_not_come_and_one_without_end_are_failures(
+    router: Router[str], api: FakeKubernetes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cachelb_gateway.discovery.kubernetes_access._LIST_S", 0.3)
+    api.is_silent = True
+    source = attach(router, api)
+    wait_until(lambda: source.stats().failing == "TimeoutError")
+    monkeypatch.undo()
+    api.put({**ALL, "padding": "x" * (9 << 20)})
+    api.is_silent = False
+    wait_until(lambda: source.stats().failing == "line too long")
+    api.put(ALL)
+    wait_until(lambda: keys(router) == {A, B, C})
+
+
 def test_an_answer_that_cannot_be_read_changes_nothing(router: Router[str], api: FakeKubernetes) -> None:
     source = watched(router, api)
     for strange in (
@@ -298,6 +313,7 @@ def test_in_a_pod_everything_is_that_of_its_service_account(
     tls.load_cert_chain(shown, hidden)
     monkeypatch.setattr("cachelb_gateway.discovery.kubernetes_access.ACCOUNT", tmp_path)
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
     source = KubernetesWorkers(service="vllm")
     with pytest.raises(ValueError, match="not in a pod, as KUBERNETES_SERVICE_HOST is not set: give api_url"):
         router.attach(source)
@@ -309,6 +325,34 @@ def test_in_a_pod_everything_is_that_of_its_service_account(
         router.attach(source)
         wait_until(lambda: keys(router) == {A, B, C})
         assert "/namespaces/llm/" in api.asked[0]
+        wait_until(lambda: api.watches == 1)
+        (tmp_path / "token").unlink()
+        api.send(END)
+        wait_until(lambda: source.stats().failing == "Service token file does not exist.")
+
+
+def test_outside_a_cluster_a_kubeconfig_leads_to_it(
+    router: Router[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown, hidden = certificate(tmp_path)
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(shown, hidden)
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    monkeypatch.setenv("KUBECONFIG", f"{tmp_path / 'none'}:{tmp_path / 'config'}")
+    with FakeKubernetes(tls=tls) as api:
+        api.token = "own"  # noqa: S105 - of this test
+        cluster = {"server": api.url, "certificate-authority": str(shown)}
+        known: dict[str, Any] = {
+            "current-context": "a",
+            "contexts": [{"name": "a", "context": {"cluster": "a", "user": "a"}}],
+            "clusters": [{"name": "a", "cluster": cluster}],
+            "users": [{"name": "a", "user": {"token": "own"}}],
+        }
+        (tmp_path / "config").write_text(json.dumps(known))
+        source = watched(router, api, api_url=None)
+        (tmp_path / "config").write_text(json.dumps({**known, "users": [{"user": {"token": "hidden"}}]}))
+        api.send(END)
+        wait_until(lambda: source.stats().failing == "unusable kubeconfig: ConfigException")
 
 
 def test_what_the_server_sends_is_not_in_statistics_and_log(

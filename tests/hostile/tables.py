@@ -26,7 +26,6 @@ from cachelb_lab.sim.gpus import find_gpu, find_model, kv_tokens
 from cachelb_lab.sim.timing import Roofline
 from cachelb_lab.sim.trace_files.expand import blocks_per_id
 from cachelb_lab.sim.workloads import WORKLOADS, Draft, Plan, Poisson
-from cachelb_lab.sim.workloads.files.traces import Request, read_trace
 
 NAN, INF = float("nan"), float("inf")
 NUMBERS: tuple[Any, ...] = (
@@ -107,7 +106,6 @@ CHATS = _small()
 FLEET = FleetSpec.parse("2xh100")
 GPU, MODEL = find_gpu("h100"), find_model("llama-3-8b")
 RNG = np.random.default_rng(1)
-REQUESTS = [Request(0.0, 1024, 10, (1, 2)), Request(1.0, 1024, 10, (1, 3))]
 MOONCAKE = '{"timestamp": 0, "input_length": 1024, "output_length": 10, "hash_ids": [1, 2]}\n'
 SESSIONS = (
     '{"session_id": "a", "turn": 0, "offset_ms": 0, "input_length": 40, "output_length": 5, "hash_ids": [0, 1]}\n'
@@ -203,14 +201,12 @@ SIMULATOR: dict[str, Case] = {
     "Poisson.times": Case(lambda count: Poisson(1.0).times(count, RNG), {}, _shown, _count),
     "Plan": Case(Plan, {}, lambda made: Draft("mine", made)),
     "Draft.piece": Case(Draft("mine", Plan(seed=1, count=2)).piece, {"tokens": 10}),
-    "from_requests": Case(workloads.from_requests, {"name": "x", "requests": REQUESTS, "id_tokens": 512}, _columns),
     "read_agent_sessions": _reading(workloads.read_agent_sessions, AGENTS, _columns),
     "read_azure": _reading(workloads.read_azure, AZURE, _columns),
     "read_capture": _reading(workloads.read_capture, _capture(), _shown),
     "read_mooncake": _reading(workloads.read_mooncake, MOONCAKE, _columns),
     "read_sessions": _reading(workloads.read_sessions, SESSIONS, _columns),
     "read_workload": _reading(workloads.read_workload, MOONCAKE, _columns),
-    "read_trace": _reading(read_trace, MOONCAKE.replace("1024", "2"), _shown),
     "kv_tokens": Case(kv_tokens, {"gpu": GPU, "model": MODEL}),
     "PoolProfile.hits": Case(PoolProfile(CHATS).hits),
     "blocks_per_id": Case(blocks_per_id, {"id_tokens": 512, "block_size": 16}),

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.models.lru_pool import LruPool
+from tests.models.trace_rows import Row, read_rows
 
 from cachelb_lab.sim.figures.lru_bound import HitCount, PoolProfile
 from cachelb_lab.sim.workloads import WORKLOADS, Workload, build, read_mooncake
-from cachelb_lab.sim.workloads.files.traces import Request, read_trace
 from cachelb_lab.sim.workloads.workload import make
 
 # === workloads ===
@@ -92,7 +92,7 @@ def test_pool_of_the_real_trace_has_the_known_hits(conversation_trace: Path) -> 
 # === known figures of the real trace ===
 
 
-def published(rows: list[Request], capacity: int | None = None) -> HitCount:
+def published(rows: list[Row], capacity: int | None = None) -> HitCount:
     """Count partial blocks too, in one LRU pool that drops the least recent block wherever it stands in its prompt."""
     pool: OrderedDict[int, None] = OrderedDict()
     blocks = hit_blocks = hit_tokens = 0
@@ -111,7 +111,7 @@ def published(rows: list[Request], capacity: int | None = None) -> HitCount:
 
 
 def test_published_figures_of_the_real_trace_are_those_of_a_textbooks_pool(conversation_trace: Path) -> None:
-    rows = list(read_trace(conversation_trace))
+    rows = read_rows(conversation_trace)
     infinite = published(rows)
     assert (infinite.hit_blocks, infinite.blocks) == (105_710, 288_500)
     assert round(100 * infinite.token_rate, 2) == 37.36

@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.models.trace_rows import Row, workload_of
 
 from cachelb.errors import TraceError
-from cachelb_lab.sim.workloads import Constant, build, from_requests, read_azure, read_sessions, read_workload
-from cachelb_lab.sim.workloads.files.traces import Request
+from cachelb_lab.sim.workloads import Constant, build, read_azure, read_sessions, read_workload
 from cachelb_lab.sim.workloads.generic import read_generic
 
 GOOD: dict[str, Any] = {"arrival_s": 0.5, "input_length": 40, "output_length": 3}
@@ -267,12 +267,12 @@ def test_unknown_formats_are_answered_with_those_there_are(tmp_path: Path) -> No
 def test_request_without_an_answer_cannot_be_run(tmp_path: Path) -> None:
     file = tmp_path / "trace.jsonl"
     file.write_text('{"timestamp": 0, "input_length": 5, "output_length": 0, "hash_ids": [1]}')
-    with pytest.raises(TraceError, match="request 1: input_length and output_length must be at least 1"):
+    with pytest.raises(TraceError, match=r"trace\.jsonl:1: output_length must be at least 1, got 0"):
         read_workload(file)
 
 
 def test_larger_blocks_are_named_by_the_last_id_in_them() -> None:
-    rows = [Request(0.0, 70, 1, (1, 2, 3, 4, 5)), Request(0.0, 70, 1, (1, 2, 3, 6, 7))]
-    workload = from_requests("rows", rows, id_tokens=16, block_size=32)
+    rows = [Row(0.0, 70, 1, (1, 2, 3, 4, 5)), Row(0.0, 70, 1, (1, 2, 3, 6, 7))]
+    workload = workload_of(rows, id_tokens=16, block_size=32)
     assert workload.offsets.tolist() == [0, 2, 4]
     assert (workload.prompt(0) == workload.prompt(1)).tolist() == [True, False]

@@ -15,14 +15,24 @@ import pytest
 import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.models.trace_rows import Row
 
 from cachelb.errors import TraceError
 from cachelb_lab.sim.trace_files.expand import blocks_per_id, expand_ids
-from cachelb_lab.sim.workloads.files.traces import Request, read_trace
+from cachelb_lab.sim.workloads import Workload, read_mooncake
 
 GOOD: dict[str, Any] = {"timestamp": 3000, "input_length": 1025, "output_length": 9, "hash_ids": [0, 4, 5]}
 ROWS = [GOOD, {**GOOD, "timestamp": 3000.5, "hash_ids": [0, 4, 6], "session_id": "s1", "unknown": None}]
-READ = [Request(3.0, 1025, 9, (0, 4, 5)), Request(3.0005, 1025, 9, (0, 4, 6), "s1")]
+
+
+def check_read(workload: Workload) -> None:
+    """Check that a workload has the two rows."""
+    assert workload.arrival_s.tolist() == [3.0, 3.0005]
+    assert workload.prompt_tokens.tolist() == [1025, 1025]
+    assert workload.output_tokens.tolist() == [9, 9]
+    assert workload.session == ["", "s1"]
+    one, other = workload.prompt(0), workload.prompt(1)
+    assert (len(one), common_prefix(one, other)) == (64, 64)
 
 
 def lines(rows: list[Any]) -> bytes:
@@ -51,23 +61,14 @@ CONTAINERS: dict[str, Callable[[bytes], bytes]] = {
 @pytest.mark.parametrize("suffix", CONTAINERS)
 def test_every_container_gives_the_same_rows(tmp_path: Path, suffix: str) -> None:
     file = write(tmp_path / f"trace.{suffix}", CONTAINERS[suffix](lines(ROWS)))
-    assert list(read_trace(file)) == READ
-
-
-def test_rows_come_before_the_file_is_read_to_its_end(tmp_path: Path) -> None:
-    file = write(tmp_path / "trace.jsonl", lines([GOOD]) + b"not json\n")
-    rows = read_trace(file)
-    assert next(rows) == READ[0]
-    with pytest.raises(TraceError):
-        next(rows)
+    check_read(read_mooncake(file))
 
 
 def test_blank_lines_are_passed_over_and_still_counted(tmp_path: Path) -> None:
-    file = write(tmp_path / "trace.jsonl", b"\n" + lines([GOOD]) + b" \n[]\n")
-    rows = read_trace(file)
-    assert next(rows) == READ[0]
-    with pytest.raises(TraceError, match=r"trace\.jsonl:4: expected a JSON object, got \[\]"):
-        next(rows)
+    file = write(tmp_path / "trace.jsonl", b"\n" + lines(ROWS) + b" \n[]\n")
+    check_read(read_mooncake(file, limit=2))
+    with pytest.raises(TraceError, match=r"trace\.jsonl:5: expected a JSON object, got \[\]"):
+        read_mooncake(file)
 
 
 BAD_ROWS = {
@@ -89,6 +90,8 @@ BAD_ROWS = {
     "text id": ({**GOOD, "hash_ids": [0, 4, "5"]}, "hash_ids must be a list of integers"),
     "negative id": ({**GOOD, "hash_ids": [0, 4, -5]}, "hash_ids must be a list of integers"),
     "id above u64": ({**GOOD, "hash_ids": [0, 4, 2**64]}, "hash_ids must be a list of integers"),
+    "no prompt": ({**GOOD, "input_length": 0, "hash_ids": []}, "input_length must be at least 1, got 0"),
+    "no answer": ({**GOOD, "output_length": 0}, "output_length must be at least 1, got 0"),
     "too few ids": ({**GOOD, "hash_ids": [0, 4]}, "2 hash_ids, but input_length 1025 makes 3 blocks of 512 tokens"),
     "too many ids": ({**GOOD, "input_length": 1024}, "3 hash_ids, but input_length 1024 makes 2 blocks"),
 }
@@ -101,12 +104,7 @@ def test_bad_row_is_named_by_line_value_and_rule(tmp_path: Path, name: str) -> N
         row = {key: value for key, value in row.items() if value is not ...}
     file = write(tmp_path / "trace.jsonl", lines([GOOD]) + (row.encode() if isinstance(row, str) else lines([row])))
     with pytest.raises(TraceError, match=r"trace\.jsonl:2: " + message):
-        list(read_trace(file))
-
-
-def test_prompt_of_no_tokens_has_no_ids(tmp_path: Path) -> None:
-    file = write(tmp_path / "trace.jsonl", lines([{**GOOD, "input_length": 0, "hash_ids": []}]))
-    assert list(read_trace(file)) == [Request(3.0, 0, 9, ())]
+        read_mooncake(file)
 
 
 @pytest.mark.parametrize(
@@ -120,7 +118,7 @@ def test_file_that_is_not_what_its_suffix_says_is_refused(
     tmp_path: Path, suffix: str, data: bytes, message: str
 ) -> None:
     with pytest.raises(TraceError, match=message):
-        list(read_trace(write(tmp_path / f"trace.{suffix}", data)))
+        read_mooncake(write(tmp_path / f"trace.{suffix}", data))
 
 
 if sys.version_info < (3, 14):  # later ones read zstd with the standard library
@@ -129,21 +127,20 @@ if sys.version_info < (3, 14):  # later ones read zstd with the standard library
         monkeypatch.setitem(sys.modules, "zstandard", None)
         file = write(tmp_path / "trace.jsonl.zst", zst(lines(ROWS)))
         with pytest.raises(ModuleNotFoundError, match=r"install it, or cachelb-lab\[traces\]"):
-            list(read_trace(file))
+            read_mooncake(file)
 
 
 def test_missing_file_is_an_os_error(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
-        list(read_trace(tmp_path / "none.jsonl"))
+        read_mooncake(tmp_path / "none.jsonl")
 
 
 def test_real_trace_reads_whole(conversation_trace: Path) -> None:
-    rows = list(read_trace(conversation_trace))
+    rows = read_mooncake(conversation_trace)
     assert len(rows) == 12_031
-    assert sum(len(row.hash_ids) for row in rows) == 288_500
-    assert sum(row.prompt_tokens for row in rows) == 144_793_823
-    assert max(row.prompt_tokens for row in rows) == 126_195
-    assert rows[-1].arrival_s == pytest.approx(3537, abs=1)
+    assert int(rows.prompt_tokens.sum(dtype=np.int64)) == 144_793_823
+    assert rows.prompt_tokens.max() == 126_195
+    assert rows.arrival_s[-1] == pytest.approx(3537, abs=1)
 
 
 # === expansion ===
@@ -156,7 +153,7 @@ def common_prefix(one: Any, other: Any) -> int:
 
 
 @st.composite
-def chained_requests(draw: st.DrawFn) -> list[Request]:
+def chained_requests(draw: st.DrawFn) -> list[Row]:
     """Rows over a tiny tree of chained ids: a child's id names its parent."""
     rows = []
     for _ in range(draw(st.integers(2, 6))):
@@ -165,17 +162,17 @@ def chained_requests(draw: st.DrawFn) -> list[Request]:
             node = node * 3 + draw(st.integers(0, 2))
             ids.append(node)
         tail = draw(st.integers(1, 8))
-        rows.append(Request(0.0, (len(ids) - 1) * 8 + tail, 1, tuple(ids)))
+        rows.append(Row(0.0, (len(ids) - 1) * 8 + tail, 1, tuple(ids)))
     return rows
 
 
-def block_hashes(row: Request, *, id_tokens: int, block_size: int) -> Any:
+def block_hashes(row: Row, *, id_tokens: int, block_size: int) -> Any:
     ids, each = np.array(row.hash_ids, dtype=np.uint64), np.array([len(row.hash_ids)])
     return expand_ids(ids, each, np.array([row.prompt_tokens]), id_tokens=id_tokens, block_size=block_size)[0]
 
 
 @given(chained_requests(), st.sampled_from([1, 2, 4, 8]))
-def test_hashes_share_what_the_ids_share(rows: list[Request], block_size: int) -> None:
+def test_hashes_share_what_the_ids_share(rows: list[Row], block_size: int) -> None:
     hashes = [block_hashes(row, id_tokens=8, block_size=block_size) for row in rows]
     for i, row in enumerate(rows):
         assert len(hashes[i]) == row.prompt_tokens // block_size
@@ -185,7 +182,7 @@ def test_hashes_share_what_the_ids_share(rows: list[Request], block_size: int) -
 
 
 def test_block_hashes_never_change() -> None:
-    hashes = block_hashes(Request(0.0, 48, 1, (0, 2**64 - 1)), id_tokens=32, block_size=16)
+    hashes = block_hashes(Row(0.0, 48, 1, (0, 2**64 - 1)), id_tokens=32, block_size=16)
     assert hashes.tolist() == [12035550249420947055, 3069472533636442495, 6755974106381971767]
 
 
@@ -198,4 +195,4 @@ def test_block_size_must_divide_the_tokens_of_an_id(block_size: int) -> None:
 @pytest.mark.parametrize("id_tokens", [0, -1])
 def test_ids_must_stand_for_tokens(id_tokens: int) -> None:
     with pytest.raises(ValueError, match="id_tokens must be at least 1"):
-        next(read_trace("any.jsonl", id_tokens=id_tokens))
+        read_mooncake("any.jsonl", id_tokens=id_tokens)

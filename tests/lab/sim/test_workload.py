@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.models.trace_rows import Row, workload_of
 
 from cachelb_lab.sim.figures.lru_bound import PoolProfile
 from cachelb_lab.sim.trace_files.mixing import mix, unmix
-from cachelb_lab.sim.workloads import Workload, build, from_requests, read_mooncake
-from cachelb_lab.sim.workloads.files.traces import Request
+from cachelb_lab.sim.workloads import Workload, build, read_mooncake
 from cachelb_lab.sim.workloads.generic import read_generic
 from cachelb_lab.sim.workloads.workload import make
 
@@ -111,8 +111,8 @@ def test_speed_up_divides_arrivals_and_leaves_pauses() -> None:
 
 
 def test_jitter_delays_by_at_most_its_width_and_keeps_families_together() -> None:
-    rows = [Request(float(3 * (n // 10)), 32, 1, (n, n + 1000)) for n in range(200)]
-    batches = from_requests("batches", rows, id_tokens=16)
+    rows = [Row(float(3 * (n // 10)), 32, 1, (n, n + 1000)) for n in range(200)]
+    batches = workload_of(rows, id_tokens=16)
     moved = batches.jitter(3.0, seed=1)
     before = dict(zip(batches.hashes[::2].tolist(), batches.arrival_s.tolist(), strict=True))
     delays = [
@@ -177,8 +177,8 @@ def test_rescale_keeps_the_shared_fraction() -> None:
 
 
 def test_rescale_cuts_long_prompts() -> None:
-    rows = [Request(0.0, 512 * 400, 1, tuple(range(400))), Request(1.0, 512 * 400, 9, tuple(range(400)))]
-    small = from_requests("long", rows, id_tokens=512).rescale(rate=1.0)
+    rows = [Row(0.0, 512 * 400, 1, tuple(range(400))), Row(1.0, 512 * 400, 9, tuple(range(400)))]
+    small = workload_of(rows, id_tokens=512).rescale(rate=1.0)
     assert small.prompt_tokens.tolist() == [10_000, 10_000]
     assert small.output_tokens.tolist() == [1, 4]
     assert small.infinite_hits() == 0.5
@@ -187,8 +187,8 @@ def test_rescale_cuts_long_prompts() -> None:
 
 
 def test_rescale_keeps_a_token_of_the_shortest_prompt() -> None:
-    rows = [Request(float(n), 5, 1, (n, n + 10, n + 20, n + 30, n + 40)) for n in range(2)]
-    small = from_requests("short", rows, id_tokens=1, block_size=1).rescale(rate=1.0).validate()
+    rows = [Row(float(n), 5, 1, (n, n + 10, n + 20, n + 30, n + 40)) for n in range(2)]
+    small = workload_of(rows, id_tokens=1, block_size=1).rescale(rate=1.0).validate()
     assert small.prompt_tokens.tolist() == [1, 1]
     assert small.infinite_hits() == 0
 
@@ -202,8 +202,8 @@ def test_infinite_cache_has_what_answers_brought() -> None:
 
 
 def test_last_token_is_always_computed() -> None:
-    rows = [Request(float(n), tokens, 1, (1, 2)) for n, tokens in enumerate((32, 32, 31))]
-    workload = from_requests("three", rows, id_tokens=16)
+    rows = [Row(float(n), tokens, 1, (1, 2)) for n, tokens in enumerate((32, 32, 31))]
+    workload = workload_of(rows, id_tokens=16)
     assert workload.infinite_hits() == (2 + 1) * 16 / 95
     assert PoolProfile(workload).hits().token_rate == (1 + 1) * 16 / 95
 

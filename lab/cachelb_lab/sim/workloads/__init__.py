@@ -17,7 +17,7 @@ from cachelb_lab.sim.workloads.arrivals import (
 from cachelb_lab.sim.workloads.draft import Draft, Piece, Plan
 from cachelb_lab.sim.workloads.files.captures import CapturedTraffic, CapturedWorker, read_capture
 from cachelb_lab.sim.workloads.files.reading import FORMATS, read_workload
-from cachelb_lab.sim.workloads.files.traces import from_requests, read_azure, read_mooncake, read_sessions
+from cachelb_lab.sim.workloads.files.traces import read_azure, read_mooncake, read_sessions
 from cachelb_lab.sim.workloads.registry import WORKLOADS, Generator, build
 from cachelb_lab.sim.workloads.workload import Workload
 
@@ -40,7 +40,6 @@ __all__ = [
     "Steps",
     "Workload",
     "build",
-    "from_requests",
     "parse_arrivals",
     "read_agent_sessions",
     "read_azure",

@@ -157,8 +157,6 @@ def read_agent_sessions(
     reader = _Reader(is_closed=loop == "closed")
     for where, line in islice(read_lines(path), limit):
         reader.session(json_object(line, where), where)
-    if not len(reader.turns):
-        raise TraceError(f"{path}: no requests; a line has one session with its requests")
     name = Path(path).name.split(".")[0]
     return reader.turns.workload(name, arrivals or Poisson(1 / 60), block_size=block_size, seed=seed)
 

@@ -7,122 +7,36 @@ equal whole prefix, so rows show shared prefixes without any text.
 
 from __future__ import annotations
 
-import math
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from datetime import UTC, datetime
-from itertools import chain, islice
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from cachelb.common.arguments import MOST_TOKENS, listed
+from cachelb.common.arguments import MOST_TOKENS
 from cachelb.common.arguments import whole as whole_number
 from cachelb.errors import TraceError
 from cachelb_lab.sim.checks import MOST_BLOCKS, MOST_REQUESTS
 from cachelb_lab.sim.trace_files.expand import expand_ids
 from cachelb_lab.sim.trace_files.mixing import mix
 from cachelb_lab.sim.trace_files.textfile import id_list, json_object, number, read_lines, shown, whole
-from cachelb_lab.sim.workloads.arrivals import ArrivalProcess, Poisson
+from cachelb_lab.sim.workloads.arrivals import ArrivalProcess, Given, Poisson
 from cachelb_lab.sim.workloads.workload import Workload, make
 
 MOONCAKE_ID_TOKENS = 512
 """Tokens one hash id of a Mooncake trace stands for."""
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
-    """One request of a trace."""
-
-    arrival_s: float  # from the start of the trace
-    prompt_tokens: int
-    output_tokens: int
-    hash_ids: tuple[int, ...]  # one chained id per started block of the trace's ``id_tokens`` tokens
-    session: str | None = None
-
-
-def read_trace(
-    path: str | Path, *, id_tokens: int = MOONCAKE_ID_TOKENS, full_blocks_only: bool = False
-) -> Iterator[Request]:
-    """Stream the requests of a trace file, in file order, one per line; unknown keys are ignored.
-
-    The file is ``.jsonl``, or the same compressed as ``.gz``, ``.xz`` or ``.zst``. Rows have an id for a partial block
-    at the end too unless ``full_blocks_only``.
-    """
-    whole_number("id_tokens", id_tokens, 1)
-    for where, line in read_lines(path):
-        yield _parse_row(line, where, id_tokens, full_blocks_only)
-
-
-def _parse_row(line: str, where: str, id_tokens: int, full_blocks_only: bool) -> Request:  # noqa: FBT001
-    """Check one line and turn it into a request."""
-    row = json_object(line, where)
-    prompt_tokens = whole(row, "input_length", where)
-    hash_ids = id_list(row, "hash_ids", where)
-    expected = prompt_tokens // id_tokens if full_blocks_only else math.ceil(prompt_tokens / id_tokens)
-    if len(hash_ids) != expected:
-        kind = "full blocks" if full_blocks_only else "blocks"
-        raise TraceError(
-            f"{where}: {len(hash_ids)} hash_ids, but input_length {prompt_tokens} makes "
-            f"{expected} {kind} of {id_tokens} tokens"
-        )
-    session = row.get("session_id")
-    return Request(
-        arrival_s=number(row, "timestamp", "milliseconds", where) / 1000,
-        prompt_tokens=prompt_tokens,
-        output_tokens=whole(row, "output_length", where),
-        hash_ids=tuple(hash_ids),
-        session=None if session is None else str(session),
-    )
-
-
 BLOCK_SIZE = 16
-_MOST_DIGITS = 20
 """Tokens per block, as engines have by default."""
 
+_MOST_DIGITS = 20
 _AZURE_KEYS = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
 _SECOND_CHARS = len("2023-11-16 18:17:03")
-
-
-def from_requests(name: str, requests: Sequence[Request], *, id_tokens: int, block_size: int = BLOCK_SIZE) -> Workload:
-    """Make a workload of the rows of a trace.
-
-    Args:
-        name: Name in reports.
-        requests: The rows.
-        id_tokens: Tokens one hash id stands for.
-        block_size: Tokens per block; divides ``id_tokens`` or is a multiple of it.
-
-    Returns:
-        The workload, in order of arrival.
-
-    Raises:
-        ValueError: ``block_size`` does not fit, or a prompt or answer has no token.
-
-    Example:
-        >>> from cachelb_lab.sim.workloads.files.traces import Request
-        >>> rows = [Request(0.0, 40, 1, (7, 8)), Request(1.0, 40, 1, (7, 9))]
-        >>> from_requests("two", rows, id_tokens=32).infinite_hits()
-        0.4
-    """
-    each = np.array([len(request.hash_ids) for request in requests], dtype=np.int64)
-    ids = np.fromiter(chain.from_iterable(request.hash_ids for request in requests), np.uint64, int(each.sum()))
-    prompt_tokens = np.array([request.prompt_tokens for request in requests], dtype=np.int64)
-    hashes, offsets = expand_ids(ids, each, prompt_tokens, id_tokens=id_tokens, block_size=block_size)
-    named = any(request.session is not None for request in requests)
-    return make(
-        name,
-        block_size=block_size,
-        arrival_s=[request.arrival_s for request in requests],
-        prompt_tokens=prompt_tokens,
-        output_tokens=[request.output_tokens for request in requests],
-        hashes=hashes,
-        offsets=offsets,
-        session=[request.session or "" for request in requests] if named else None,
-    ).in_order()
 
 
 def read_mooncake(
@@ -162,14 +76,14 @@ def read_mooncake(
         [900]
     """
     _check_reading(block_size, limit)
-    rows = read_trace(path, id_tokens=id_tokens, full_blocks_only=full_blocks_only)
-    requests = listed("requests", islice(rows, limit), MOST_REQUESTS)
-    if not requests:
-        raise TraceError(f"{path}: no rows; a trace has one JSON object per line")
-    for place, request in enumerate(requests, start=1):
-        if not (request.prompt_tokens and request.output_tokens):
-            raise TraceError(f"{path}: request {place}: input_length and output_length must be at least 1 to be run")
-    return from_requests(_name(path), requests, id_tokens=id_tokens, block_size=block_size)
+    whole_number("id_tokens", id_tokens, 1)
+    rows = Turns(id_tokens, "input_length", has_started=not full_blocks_only)
+    for where, line in islice(read_lines(path), limit):
+        row = json_object(line, where)
+        at_s = number(row, "timestamp", "milliseconds", where) / 1000
+        session = "" if row.get("session_id") is None else str(row["session_id"])
+        rows.add((0, session), (at_s, -1, 0.0), _lengths(row, where), id_list(row, "hash_ids", where), where)
+    return rows.workload(path, Given(np.zeros(1)), block_size=block_size)
 
 
 def read_sessions(
@@ -225,28 +139,23 @@ def read_sessions(
         parent, before_s = last.get(name, (-1, at_s))
         if at_s < before_s:
             raise TraceError(f"{where}: offset_ms {shown(row['offset_ms'])} is before the turn that it follows")
-        lengths = at_least_one(row, "input_length", where), at_least_one(row, "output_length", where)
         session = begins.setdefault(name, len(begins)), name
-        turn = turns.add(session, (0.0, parent, at_s - before_s), lengths, id_list(row, "hash_ids", where), where)
-        last[name] = turn, at_s
-    if not begins:
-        raise TraceError(f"{path}: no rows; a trace has one JSON object per line")
-    return turns.workload(_name(path), arrivals or Poisson(1.0), block_size=block_size, seed=seed)
+        when, ids = (0.0, parent, at_s - before_s), id_list(row, "hash_ids", where)
+        last[name] = turns.add(session, when, _lengths(row, where), ids, where), at_s
+    return turns.workload(path, arrivals or Poisson(1.0), block_size=block_size, seed=seed)
 
 
 class Turns:
-    """The rows of recorded sessions so far; their prompts have an id per full block of so many tokens."""
+    """The rows of a trace so far; their prompts have an id per full block of so many tokens, or per started one."""
 
-    def __init__(self, id_tokens: int, length: str) -> None:
+    def __init__(self, id_tokens: int, length: str, *, has_started: bool = False) -> None:
         self._id_tokens, self._length = id_tokens, length  # the latter as in messages
+        self._has_started = has_started
         self._ids: list[int] = []
         self._each: list[int] = []
         self._lengths: list[tuple[int, int]] = []
         self._times: list[tuple[float, int, float]] = []
         self._sessions: list[tuple[int, str]] = []
-
-    def __len__(self) -> int:
-        return len(self._sessions)
 
     def add(
         self,
@@ -261,31 +170,36 @@ class Turns:
         `session` is its number and its name, `when` the seconds from its begin, the row that the request follows or
         -1, and the pause after that; `lengths` are those of prompt and answer.
         """
-        full = lengths[0] // self._id_tokens
-        if len(ids) != full:
+        blocks = (lengths[0] + (self._id_tokens - 1) * self._has_started) // self._id_tokens
+        if len(ids) != blocks:
             raise TraceError(
-                f"{where}: {len(ids)} hash_ids, but {self._length} {lengths[0]} makes {full} full blocks of "
-                f"{self._id_tokens} tokens"
+                f"{where}: {len(ids)} hash_ids, but {self._length} {lengths[0]} makes {blocks} "
+                f"{'' if self._has_started else 'full '}blocks of {self._id_tokens} tokens"
             )
         self._ids += ids
-        self._each.append(full)
+        self._each.append(blocks)
         self._lengths.append(lengths)
         self._times.append(when)
         self._sessions.append(session)
-        if len(self._ids) > MOST_BLOCKS:
-            raise TraceError(f"{where}: the prompts have more than {MOST_BLOCKS} blocks; read it with limit=")
+        if len(self._ids) > MOST_BLOCKS or len(self._each) > MOST_REQUESTS:
+            raise TraceError(
+                f"{where}: more than {MOST_REQUESTS} requests or {MOST_BLOCKS} blocks; read it with limit="
+            )
         return len(self._sessions) - 1
 
-    def workload(self, name: str, arrivals: ArrivalProcess, *, block_size: int, seed: int) -> Workload:
+    def workload(self, path: str | Path, arrivals: ArrivalProcess, *, block_size: int, seed: int = 0) -> Workload:
         """Let the sessions begin, and put the columns together."""
+        if not self._each:
+            raise TraceError(f"{path}: no rows; a trace has one JSON object per line")
         prompt, output = np.array(self._lengths, dtype=np.int64).T
         at_s, parent, think_s = map(np.array, zip(*self._times, strict=True))
         ids, each = np.array(self._ids, dtype=np.uint64), np.array(self._each, dtype=np.int64)
         hashes, offsets = expand_ids(ids, each, prompt, id_tokens=self._id_tokens, block_size=block_size)
         number = np.array([number for number, _ in self._sessions])
         begin_s = arrivals.times(int(number.max()) + 1, np.random.default_rng(seed))
+        sessions = [name for _, name in self._sessions]
         return make(
-            name,
+            Path(path).name,
             block_size=block_size,
             arrival_s=np.where(parent < 0, begin_s[number] + at_s, np.nan),
             parent=parent,
@@ -294,7 +208,7 @@ class Turns:
             output_tokens=output,
             hashes=hashes,
             offsets=offsets,
-            session=[name for _, name in self._sessions],
+            session=sessions if any(sessions) else None,
             seed=seed,
         ).in_order()
 
@@ -350,7 +264,7 @@ def read_azure(path: str | Path, *, block_size: int = BLOCK_SIZE, limit: int | N
     prompt_tokens = np.array(tokens[0], dtype=np.int64)
     hashes, offsets = unshared(prompt_tokens, block_size, salt=0)
     return make(
-        _name(path),
+        Path(path).name,
         block_size=block_size,
         arrival_s=(np.array(at_us) - min(at_us)) / 1e6,
         prompt_tokens=prompt_tokens,
@@ -384,6 +298,10 @@ def _check_reading(block_size: int, limit: int | None) -> None:
         whole_number("limit", limit, 0, sys.maxsize)
 
 
+def _lengths(row: Mapping[str, Any], where: str) -> tuple[int, int]:
+    return at_least_one(row, "input_length", where), at_least_one(row, "output_length", where)
+
+
 def at_least_one(row: Mapping[str, Any], key: str, where: str) -> int:
     """Return a length that a run can use: a whole number, 1 or more."""
     value = whole(row, key, where)
@@ -402,8 +320,3 @@ def _timestamp_us(text: str, where: str) -> int:
     except ValueError:
         raise TraceError(f"{where}: TIMESTAMP must be like 2023-11-16 18:17:03.9799600, got {shown(text)}") from None
     return int(second.timestamp()) * 1_000_000 + int((decimals[1:] + "000000")[:6])
-
-
-def _name(path: str | Path) -> str:
-    """Return the name of a workload from a file."""
-    return Path(path).name

@@ -34,9 +34,7 @@ Examples:
 @option("--seconds", 300.0, click.FloatRange(min=0.1, max=MOST_SECONDS), "For how long requests are taken.")
 @option("--linger", 60.0, click.FloatRange(min=0), "Seconds after that in which those taken may finish.")
 @option("--max-mb", 256, COUNT, "Size of the file at which it ends early.")
-@click.option(
-    "-o", "--output", type=FILE, default=Path("capture.jsonl"), show_default=True, help="The file; it is replaced."
-)
+@option("-o --output", Path("capture.jsonl"), FILE, "The file; it is replaced.")
 @click.option("--token-file", type=FILE, help="Bearer token of the admin address.")
 def capture(*, url: str, seconds: float, linger: float, max_mb: int, output: Path, token_file: Path | None) -> None:
     """Record the requests of a gateway for some minutes, without prompts, for cachelb doctor analyze.

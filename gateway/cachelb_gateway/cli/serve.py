@@ -46,13 +46,7 @@ Examples:
 
 
 @click.command(epilog=_EXAMPLES, short_help="Serve a gateway for a fleet of engines.")
-@click.option(
-    "--worker",
-    "workers",
-    metavar="URL",
-    multiple=True,
-    help="URL of an engine: http://, https:// or unix:///; repeatable.",
-)
+@option("--worker workers", None, "URL", "URL of an engine: http://, https:// or unix:///; repeatable.", multiple=True)
 @click.option(
     "--discover",
     multiple=True,
@@ -61,20 +55,8 @@ Examples:
 )
 @click.option("--config", "config_file", type=_READ, help="Configuration of router and workers (TOML, YAML, JSON).")
 @click.option("--policy", metavar="NAME", help="Policy of the router, in place of the configured one.")
-@click.option(
-    "--listen",
-    default="127.0.0.1:8080",
-    show_default=True,
-    metavar="HOST:PORT",
-    help="Address for clients, or unix:/path.",
-)
-@click.option(
-    "--admin",
-    default="127.0.0.1:9090",
-    show_default=True,
-    metavar="HOST:PORT",
-    help="Address for operators, or unix:/path, or none.",
-)
+@option("--listen", "127.0.0.1:8080", "HOST:PORT", "Address for clients, or unix:/path.")
+@option("--admin", "127.0.0.1:9090", "HOST:PORT", "Address for operators, or unix:/path, or none.")
 @click.option(
     "--admin-token-file",
     type=_READ,

@@ -51,10 +51,8 @@ Examples:
 @option("--interval interval_s", 1.0, click.FloatRange(min=0.05), "Seconds between two requests of the page.")
 @click.option("--once", is_flag=True, help="Show the page once, then exit.")
 @option("--count", None, COUNT, "Show the page this many times, then exit.")
-@click.option(
-    "--token-file",
-    type=FILE,
-    help="File with the bearer token of the page: that of --admin-token-file of cachelb serve.",
+@option(
+    "--token-file", None, FILE, "File with the bearer token of the page: that of --admin-token-file of cachelb serve."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print a line of JSON for each request of the page.")
 def watch(

@@ -31,9 +31,7 @@ Examples:
 @click.command(epilog=_EXAMPLES, short_help="Run policies on a generated workload.")
 @policy_option(_POLICIES)
 @option("--requests", 2000, click.IntRange(min=3), "Requests to generate.")
-@click.option(
-    "--fleet", default="8xa100-80", show_default=True, metavar="GROUPS", help="Workers, as `cachelb replay` has."
-)
+@option("--fleet", "8xa100-80", "GROUPS", "Workers, as `cachelb replay` has.")
 @option("--speed", 1.0, POSITIVE, "How much faster.")
 @option("--seed", 0, NOT_NEGATIVE, "The first seed of workload and policies.")
 @option("--seeds", 3, COUNT, "Runs per policy, each with the next seed.")

@@ -155,13 +155,7 @@ _OPTIONS: Final[Sequence[Callable[[Any], Any]]] = (
         help="Show what a router reads of a request body; '-' is standard input. Given twice, what both share.",
     ),
     option("--path", _PATH, click.STRING, "With --body: path of the request."),
-    click.option(
-        "--header",
-        "headers",
-        metavar="NAME:VALUE",
-        multiple=True,
-        help="With --body: header of the request; repeatable.",
-    ),
+    option("--header headers", None, "NAME:VALUE", "With --body: header of the request; repeatable.", multiple=True),
     option("--match", None, click.Choice(["likely", "certain"]), "With --body: as in RequestBodies."),
     option("--engine", None, click.Choice(["vllm", "sglang"]), "With --body: as in RequestBodies."),
     option(

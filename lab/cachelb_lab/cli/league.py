@@ -80,12 +80,11 @@ def _numbers(_context: click.Context, _parameter: click.Parameter, value: str | 
     callback=_numbers,
     help=f"Shares of what the best reference policy keeps up with; {','.join(map(str, LOADS))}.",
 )
-@click.option(
+@option(
     "--realism",
-    metavar="NAMES",
-    default="none",
-    show_default=True,
-    help=f"Faults and delays, each a cell of its own, separated by commas; {ALL!r} for every one. See below.",
+    "none",
+    "NAMES",
+    f"Faults and delays, each a cell of its own, separated by commas; {ALL!r} for every one. See below.",
 )
 @option("--seed", 1, NOT_NEGATIVE, "The first seed.")
 @option(

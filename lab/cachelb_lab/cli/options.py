@@ -81,16 +81,14 @@ def policy_names(_context: click.Context, _parameter: click.Parameter, value: st
 
 def policy_option(default: str) -> Callable[[Command], Command]:
     """Give a command ``--policy``; it receives ``names``."""
-    return click.option(
-        "--policy",
-        "names",
-        metavar="NAMES",
-        callback=policy_names,
-        default=default,
-        show_default=True,
-        help=f"Policies, separated by commas; {ALL!r} for every one. NAME(OPTION=VALUE) sets options, module:Class is "
+    return option(
+        "--policy names",
+        default,
+        "NAMES",
+        f"Policies, separated by commas; {ALL!r} for every one. NAME(OPTION=VALUE) sets options, module:Class is "
         "one of your own, NAME+events lets engines publish what they cache, NAME+oracle shows the policy everything at "
         "once and exactly.",
+        callback=policy_names,
     )
 
 

@@ -121,12 +121,11 @@ Models:     {", ".join(MODELS)}
 @click.command(epilog=_EXAMPLES, short_help="Run a workload through policies in a simulation.")
 @click.argument("workload")
 @policy_option(_POLICIES)
-@click.option(
+@option(
     "--fleet",
-    default="8xa100-80",
-    show_default=True,
-    metavar="GROUPS",
-    help="Workers, such as 8xa30+4xh100:tp2; of hybrid models 8xh100/window=1024*5, /mamba*3 or /chunk=8192*3.",
+    "8xa100-80",
+    "GROUPS",
+    "Workers, such as 8xa30+4xh100:tp2; of hybrid models 8xh100/window=1024*5, /mamba*3 or /chunk=8192*3.",
 )
 @click.option("--model", default=DEFAULT_MODEL, show_default=True, help="Model that the workers serve.")
 @option("--kv-tokens", None, COUNT, "Tokens EACH worker can cache; what its memory leaves by default.")

@@ -20,9 +20,19 @@ POSITIVE = click.FloatRange(min=0, min_open=True)
 FILE = click.Path(path_type=Path, dir_okay=False)
 
 
-def option(names: str, default: object, kind: click.ParamType[Any], text: str) -> Callable[[Command], Command]:
-    """Make an option whose help shows its default, if it has one; behind its name may stand that of the parameter."""
-    return click.option(*names.split(), type=kind, default=default, show_default=default is not None, help=text)
+def option(
+    names: str,
+    default: object,
+    kind: click.ParamType[Any] | str,
+    text: str,
+    **more: Any,  # noqa: ANN401 - click's
+) -> Callable[[Command], Command]:
+    """Make an option whose help shows its default, if it has one; behind its name may stand that of the parameter.
+
+    `kind` may be what the help shows of a text.
+    """
+    more["metavar" if isinstance(kind, str) else "type"] = kind
+    return click.option(*names.split(), default=default, show_default=default is not None, help=text, **more)
 
 
 def parsed(parse: Callable[[str], object]) -> Callable[[click.Context, click.Parameter, str | None], object]:

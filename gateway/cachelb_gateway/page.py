@@ -5,20 +5,25 @@ The page may hold other metrics too: lines other than samples of `cachelb_` are 
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from math import isinf, isnan
-from typing import Any
+from typing import Any, TypeVar
 
 from cachelb.common.exposition import Samples, split_series, unescape
 from cachelb.common.measure import measures
 from cachelb.types import PeerStats, WorkerStats
 
+_K = TypeVar("_K", str, float)
 _SAMPLES = Samples(rb"cachelb_[a-z_]++")
 
 _GAUGES = {each.name: each.field for each in measures(WorkerStats)}
-_PEER_GAUGES = {each.name.removeprefix("state_peer_"): each.field for each in measures(PeerStats)}
+_PEER_GAUGES = {each.name: each.field for each in measures(PeerStats)}
+_BY_LABEL = {
+    "requests": ("requests", "outcome"),
+    "funnel_tokens": ("funnel", "step"),
+    "evictions": ("evictions", "cause"),
+}
 _TOTALS = ("open_requests", "no_worker", "abandoned", "index_bytes", "memory_bytes")
 
 
@@ -124,39 +129,28 @@ def read_page(page: bytes) -> Figures | None:
     """
     figures = Figures()
     workers: dict[tuple[str, str], WorkerFigures] = {}
-    shadows: defaultdict[str, dict[str, float]] = defaultdict(dict)
     peers: dict[str, PeerFigures] = {}
-    histograms = {
-        "select_seconds_bucket": figures.select_buckets,
-        "gateway_first_byte_seconds_bucket": figures.first_byte_buckets,
-    }
     is_router = False
     for name, labels, value in _samples(page):
         is_router = True
-        if name in histograms:
-            _of_histogram(histograms[name], labels, value)
-        elif name.startswith("gateway_"):
-            pass  # its worker is "" for answers of the gateway itself
+        if name.startswith("gateway_"):  # its worker is "" for answers of the gateway itself
+            if name == "gateway_first_byte_seconds_bucket":
+                _add(figures.first_byte_buckets, _number(labels.get("le", "")), value)
         elif "worker" in labels:
             key = (labels["worker"], labels.get("dp_rank", ""))
             _of_worker(workers.setdefault(key, WorkerFigures(*key)), name, labels, value)
         elif name.startswith("state_"):
             figures.sharing = figures.sharing or SharingFigures()
-            if "peer" in labels:
-                peer = peers.setdefault(labels["peer"], PeerFigures(labels["peer"]))
-                _of_peer(peer, name.removeprefix("state_peer_").removesuffix("_total"), value)
-            else:
-                _of_sharing(figures.sharing, name.removeprefix("state_").removesuffix("_total"), labels, value)
-        elif name.startswith("shadow_"):
-            shadows[labels.get("policy", "")][name.removeprefix("shadow_").removesuffix("_total")] = value
+            if "peer" not in labels:
+                _of_sharing(figures.sharing, name.removeprefix("state_"), labels, value)
+            elif name in _PEER_GAUGES:
+                setattr(peers.setdefault(labels["peer"], PeerFigures(labels["peer"])), _PEER_GAUGES[name], value)
         else:
-            _of_router(figures, name.removesuffix("_total"), labels, value)
-    if not is_router:
-        return None
-    figures.workers, figures.shadows = list(workers.values()), dict(shadows)
+            _of_router(figures, name, labels, value)
+    figures.workers = list(workers.values())
     if figures.sharing is not None:
         figures.sharing.peers = list(peers.values())
-    return figures
+    return figures if is_router else None
 
 
 def _samples(page: bytes) -> Iterator[tuple[str, dict[str, str], float]]:
@@ -167,54 +161,47 @@ def _samples(page: bytes) -> Iterator[tuple[str, dict[str, str], float]]:
         name, labels = split_series(series)
         if not name.endswith(b"_created"):
             read = {label.decode(): unescape(text) for label, text in labels.items()}
-            yield name.decode().removeprefix("cachelb_"), read, value
+            yield name.decode().removeprefix("cachelb_").removesuffix("_total"), read, value
 
 
 def _of_worker(worker: WorkerFigures, name: str, labels: Mapping[str, str], value: float) -> None:
     if name == "worker_state":
         worker.state = labels.get("state") if value == 1 else worker.state
     elif name == "index_blocks":
-        medium = labels.get("medium", "")
-        worker.index_blocks[medium] = worker.index_blocks.get(medium, 0) + value
+        _add(worker.index_blocks, labels.get("medium", ""), value)
     elif hasattr(worker, field := _GAUGES.get(name, "")):
         setattr(worker, field, value)
 
 
 def _of_router(figures: Figures, name: str, labels: Mapping[str, str], value: float) -> None:
-    match name:
-        case "decisions":
-            figures.decisions[labels.get("policy", ""), labels.get("reason", "")] = value
-        case "requests":
-            figures.requests[labels.get("outcome", "")] = value
-        case "funnel_tokens":
-            figures.funnel[labels.get("step", "")] = value
-        case "evictions":
-            figures.evictions[labels.get("cause", "")] = value
+    match name, labels:
+        case "select_seconds_bucket", {"le": bound}:
+            _add(figures.select_buckets, _number(bound), value)
+        case "decisions", {"policy": policy, "reason": reason}:
+            figures.decisions[policy, reason] = value
+        case _, {"policy": policy} if name.startswith("shadow_"):
+            figures.shadows.setdefault(policy, {})[name.removeprefix("shadow_")] = value
+        case _ if name in _BY_LABEL:
+            attribute, label = _BY_LABEL[name]
+            getattr(figures, attribute)[labels.get(label, "")] = value
         case _ if name in _TOTALS:
             figures.totals[name] = value
 
 
-def _of_histogram(buckets: dict[float, float], labels: Mapping[str, str], value: float) -> None:
-    bound = _number(labels.get("le", ""))
-    if bound is not None:
-        buckets[bound] = buckets.get(bound, 0.0) + value
-
-
-def _of_peer(peer: PeerFigures, name: str, value: float) -> None:
-    if name in _PEER_GAUGES:
-        setattr(peer, _PEER_GAUGES[name], value)
-
-
 def _of_sharing(sharing: SharingFigures, name: str, labels: Mapping[str, str], value: float) -> None:
-    match name:
-        case "started":
+    match name, labels:
+        case "started", _:
             sharing.start = ": ".join(filter(None, (labels.get("start"), labels.get("detail"))))
-        case "messages":
-            sharing.counts[labels.get("direction", "")] = value
-        case "entries":
-            sharing.counts[labels.get("result", "")] = value
+        case ("messages", {"direction": kind}) | ("entries", {"result": kind}):
+            sharing.counts[kind] = value
         case _ if name != "peers":
             sharing.counts[name] = value
+
+
+def _add(counts: dict[_K, float], key: _K | None, value: float) -> None:
+    """Add up series that differ in other labels."""
+    if key is not None:
+        counts[key] = counts.get(key, 0.0) + value
 
 
 def _number(text: str | bytes) -> float | None:

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Callable
 
-    import yaml
-
 _TOML_PLACE = re.compile(r"\s*\(at (?:line (\d+), column (\d+)|end of document)\)$")
 
 
@@ -87,11 +85,18 @@ def _read_yaml(text: str, name: str) -> object:
     need(f"reading {name}", "yaml")
     import yaml
 
+    class Unique(yaml.SafeLoader):
+        def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:  # noqa: FBT001, FBT002 - theirs
+            """Refuse a duplicate key, which would silently override the first."""
+            keys: set[str] = set()
+            for key, _ in node.value:
+                if isinstance(key, yaml.ScalarNode) and key.value in keys:
+                    raise ConfigError(f"{name}:{key.start_mark.line + 1}: the key {key.value!r} is there twice")
+                keys |= {key.value} - {"<<"} if isinstance(key, yaml.ScalarNode) else set()
+            return super().construct_mapping(node, deep)
+
     try:
-        loader = yaml.SafeLoader(text)
-        node = loader.get_single_node()
-        _refuse_duplicates(node, name, set())
-        return None if node is None else loader.construct_document(node)
+        return yaml.load(text, Unique)  # noqa: S506 - a safe one
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         place = f":{mark.line + 1}:{mark.column + 1}" if mark else ""
@@ -103,24 +108,6 @@ def _read_yaml(text: str, name: str) -> object:
         raise
     except (ValueError, OverflowError, TypeError) as error:  # such as a date of month 13
         raise ConfigError(f"{name}: not YAML: {error}") from error
-
-
-def _refuse_duplicates(node: yaml.Node | None, name: str, seen: set[int]) -> None:
-    """Refuse a duplicate key, which would silently override the first; each alias is visited once."""
-    import yaml
-
-    if node is None or id(node) in seen:
-        return
-    seen.add(id(node))
-    for child in node.value if isinstance(node, yaml.SequenceNode) else ():
-        _refuse_duplicates(child, name, seen)
-    keys: set[str] = set()
-    for key, value in node.value if isinstance(node, yaml.MappingNode) else ():
-        if isinstance(key, yaml.ScalarNode) and key.value != "<<":
-            if key.value in keys:
-                raise ConfigError(f"{name}:{key.start_mark.line + 1}: the key {key.value!r} is there twice")
-            keys.add(key.value)
-        _refuse_duplicates(value, name, seen)
 
 
 _READERS: dict[str, Callable[[str, str], object]] = {

@@ -14,7 +14,7 @@ from cachelb.common.extras import need
 from cachelb.sources.http import PageError
 from cachelb_gateway.discovery.addresses import SCHEMES, DiscoveryError
 from cachelb_gateway.discovery.base import Findings, WorkerSource, backoff_s
-from cachelb_gateway.discovery.kubernetes_access import ClusterAccess, GoneError, check_url, version_of
+from cachelb_gateway.discovery.kubernetes_access import VERSION, ClusterAccess, GoneError, check_url, of_metadata
 from cachelb_gateway.discovery.kubernetes_objects import Parsed, Port, read_pod, read_slice, urls
 
 if TYPE_CHECKING:
@@ -159,7 +159,7 @@ class KubernetesWorkers(WorkerSource):
         items, version = await self._access.list()
         if not all(isinstance(item, dict) for item in items):
             raise DiscoveryError("not a list of objects")
-        objects = {_id(item): self._reader(item) for item in items}
+        objects = {of_metadata(item, "name", _NAME): self._reader(item) for item in items}
         _check_count(objects)
         self._publish(objects)
         self._version = version
@@ -187,13 +187,13 @@ class KubernetesWorkers(WorkerSource):
             raise PageError("the watch ended at once")
 
     def _apply(self, kind: str, item: dict[str, Any]) -> None:
-        version = version_of(item)
+        version = of_metadata(item, "resourceVersion", VERSION)
         objects = self._objects
         if kind in ("ADDED", "MODIFIED"):
-            objects = {**objects, _id(item): self._reader(item)}
+            objects = {**objects, of_metadata(item, "name", _NAME): self._reader(item)}
             _check_count(objects)
         elif kind == "DELETED":
-            objects = {name: parsed for name, parsed in objects.items() if name != _id(item)}
+            objects = {name: parsed for name, parsed in objects.items() if name != of_metadata(item, "name", _NAME)}
         elif kind != "BOOKMARK":
             raise DiscoveryError("an event of an unknown type")
         self._publish(objects)
@@ -202,14 +202,6 @@ class KubernetesWorkers(WorkerSource):
     def _publish(self, objects: dict[str, Parsed]) -> None:
         self._findings.found(sorted(urls(objects.values(), self._ports)))
         self._objects = objects
-
-
-def _id(item: dict[str, Any]) -> str:
-    meta = item.get("metadata")
-    name = meta.get("name") if isinstance(meta, dict) else None
-    if not isinstance(name, str) or not _NAME.fullmatch(name):
-        raise DiscoveryError("an object without a name")
-    return name
 
 
 def _check_count(objects: Mapping[str, Parsed]) -> None:

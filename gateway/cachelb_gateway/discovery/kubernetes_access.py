@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -30,7 +31,7 @@ _PAGE_ITEMS: Final = 250
 _LIST_S: Final = 30.0
 _WATCH_S: Final = 290
 _LONGEST_FILE: Final = 1 << 16
-_LONGEST_VERSION: Final = 256
+VERSION: Final = re.compile(r".{1,256}")
 _HOST: Final = "KUBERNETES_SERVICE_HOST"
 
 
@@ -74,7 +75,7 @@ class ClusterAccess:
             items += found or ()
             more = meta.get("continue")
             if not more:
-                return items, version_of(page)
+                return items, of_metadata(page, "resourceVersion", VERSION)
         raise DiscoveryError(f"a list of more than {MOST_PAGES} pages")
 
     async def watch(self, version: str) -> AsyncGenerator[tuple[str, dict[str, Any]]]:
@@ -164,13 +165,13 @@ def own_namespace() -> str:
     return _read(str(ACCOUNT / "namespace"))
 
 
-def version_of(item: dict[str, Any]) -> str:
-    """Return the version of an object or a list."""
+def of_metadata(item: dict[str, Any], key: str, form: re.Pattern[str]) -> str:
+    """Return the name or the version of an object or a list."""
     meta = item.get("metadata")
-    version = meta.get("resourceVersion") if isinstance(meta, dict) else None
-    if not isinstance(version, str) or not 0 < len(version) <= _LONGEST_VERSION:
-        raise DiscoveryError("an object without a resourceVersion")
-    return version
+    value = meta.get(key) if isinstance(meta, dict) else None
+    if not isinstance(value, str) or not form.fullmatch(value):
+        raise DiscoveryError(f"an object without a {key}")
+    return value
 
 
 def _object(body: bytes) -> dict[str, Any]:

@@ -193,7 +193,6 @@ SIMULATOR: dict[str, Case] = {
     "Constant": Case(workloads.Constant, {"rate": 1.0}, _times),
     "Gamma": Case(workloads.Gamma, {"rate": 1.0, "cv": 1.0}, _times),
     "Bursts": Case(workloads.Bursts, {"size": 2, "period_s": 1.0}, _times),
-    "Ramp": Case(workloads.Ramp, {"first": 1.0, "last": 2.0}, _times),
     "Steps": Case(
         lambda rate, count: workloads.Steps(((rate, count), (1.0, 1))), {"rate": 1.0, "count": 1}, _times, _step
     ),

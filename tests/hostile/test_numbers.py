@@ -144,7 +144,6 @@ HUGE: dict[str, tuple[Callable[[], object], str]] = {
     "tensor parallel": (lambda: FleetSpec.parse("1xh100:tp99999999"), "tensor_parallel must be at most 1024"),
     "sweep": (lambda: Sweep.parse("rate=1:1e30:1e-9"), "cannot read"),
     "requests": (lambda: sim.build("rag", count=2**31), f"count must be at most {MOST_REQUESTS}"),
-    "duration": (lambda: sim.build("rag", duration_s=1e8), f"{MOST_REQUESTS} at most"),
     "blocks": (lambda: sim.build("rag", count=5_000, document_tokens=2**20, block_size=1), f"{MOST_BLOCKS} at most"),
     "stages": (lambda: sim.build("shared-prefix", stages=[(1e6, 1e6)]), "count must be at most"),
     "span": (lambda: sim.simulate(sim.build("rag", count=9, rate=1e-8), FLEET), "intervals at most; speed_up"),

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cachelb_lab.sim.workloads import WORKLOADS, Constant, Draft, Gamma, Given, Plan, Ramp, build, parse_arrivals
+from cachelb_lab.sim.workloads import WORKLOADS, Constant, Draft, Gamma, Given, Plan, build, parse_arrivals
 
 COUNT = 600
 
@@ -154,11 +154,10 @@ def test_arrivals_have_their_rate_and_spread(text: str, rate: float, cv: float) 
     assert np.array_equal(times, np.rint(times * 1e6) / 1e6)
 
 
-def test_ramp_and_step_change_the_rate() -> None:
-    for process in (Ramp(5, 20), parse_arrivals("step:20@10000", 5)):
-        times = process.times(20_000, np.random.default_rng(1))
-        assert 1 / np.diff(times[:500]).mean() == pytest.approx(5, rel=0.15)
-        assert 1 / np.diff(times[-500:]).mean() == pytest.approx(20, rel=0.15)
+def test_a_step_changes_the_rate() -> None:
+    times = parse_arrivals("step:20@10000", 5).times(20_000, np.random.default_rng(1))
+    assert 1 / np.diff(times[:10_000]).mean() == pytest.approx(5, rel=0.05)
+    assert 1 / np.diff(times[10_000:]).mean() == pytest.approx(20, rel=0.05)
 
 
 def test_arrivals_of_a_trace_go_round() -> None:
@@ -168,7 +167,7 @@ def test_arrivals_of_a_trace_go_round() -> None:
         Given(np.array([1.0, 0.5]))
 
 
-@pytest.mark.parametrize("process", [lambda: Constant(0), lambda: Gamma(1, float("nan")), lambda: Ramp(1, -1)])
+@pytest.mark.parametrize("process", [lambda: Constant(0), lambda: Gamma(1, float("nan")), lambda: Gamma(-1, 1)])
 def test_rates_must_be_positive(process: Any) -> None:
     with pytest.raises(ValueError, match=r"must be (above 0|a finite number), got (0|nan|-1)"):
         process()
@@ -182,16 +181,10 @@ def test_unknown_names_and_options_are_answered_with_what_there_is() -> None:
         build("monopol")
     with pytest.raises(TypeError, match="workload 'rag' has no option 'docs'; it has documents, "):
         build("rag", docs=3)
-    with pytest.raises(TypeError, match="count and duration_s exclude each other"):
-        build("rag", count=3, duration_s=2)
     with pytest.raises(ValueError, match="count must be at least 1, got 0"):
         build("rag", count=0)
     with pytest.raises(TypeError, match="set size and period_s"):
         build("bursts", arrivals="poisson")
-
-
-def test_duration_says_how_many() -> None:
-    assert len(build("rag", rate=4, duration_s=25)) == 100
 
 
 def test_options_reach_the_generator() -> None:

@@ -10,7 +10,6 @@ from cachelb_lab.sim.workloads.arrivals import (
     Gamma,
     Given,
     Poisson,
-    Ramp,
     Steps,
     parse_arrivals,
 )
@@ -36,7 +35,6 @@ __all__ = [
     "Piece",
     "Plan",
     "Poisson",
-    "Ramp",
     "Steps",
     "Workload",
     "build",

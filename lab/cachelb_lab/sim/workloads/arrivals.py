@@ -173,34 +173,6 @@ class Steps:
 
 
 @dataclass(frozen=True, slots=True)
-class Ramp(_Positive):
-    """Independent arrivals at a rate that changes evenly with the number of requests.
-
-    Attributes:
-        first: Arrivals per second at the first request.
-        last: Arrivals per second at the last one.
-
-    Raises:
-        ValueError: A rate is not positive.
-
-    Example:
-        >>> times = Ramp(5, 20).times(1000, np.random.default_rng(0))
-        >>> float(times[499]) > 0.5 * float(times[-1])
-        True
-    """
-
-    first: float
-    last: float
-
-    def times(self, count: int, rng: np.random.Generator) -> Seconds:
-        """Return when requests arrive; see `ArrivalProcess`."""
-        count = requests(count)
-        share = np.arange(count) / max(1, count - 1)
-        rates = self.first + (self.last - self.first) * share
-        return microseconds(np.cumsum(rng.standard_exponential(count) / rates))
-
-
-@dataclass(frozen=True, slots=True)
 class Bursts(_Positive):
     """Requests that come together.
 
@@ -265,8 +237,8 @@ def parse_arrivals(text: str, rate: float) -> ArrivalProcess:
     """Make an arrival process from its short name.
 
     Args:
-        text: ``poisson``, ``constant``, ``gamma:CV``, ``ramp:TO`` (from the rate to another one),
-            ``step:TO@N`` (another rate from the N-th request on) or ``bursts:N`` (N at a time).
+        text: ``poisson``, ``constant``, ``gamma:CV``, ``step:TO@N`` (another rate from the N-th request on) or
+            ``bursts:N`` (N at a time).
         rate: Arrivals per second.
 
     Returns:
@@ -283,7 +255,6 @@ def parse_arrivals(text: str, rate: float) -> ArrivalProcess:
     to, _, count = rest.partition("@")
     processes: dict[str, Callable[[], ArrivalProcess]] = {
         "gamma": lambda: Gamma(rate, float(rest)),
-        "ramp": lambda: Ramp(rate, float(rest)),
         "step": lambda: Steps(((rate, int(count)), (float(to), 1))),
         "bursts": lambda: Bursts(int(rest), int(rest) / rate),
         **({} if rest else {"poisson": lambda: Poisson(rate), "constant": lambda: Constant(rate)}),
@@ -293,7 +264,7 @@ def parse_arrivals(text: str, rate: float) -> ArrivalProcess:
             return processes[kind]()
     except ValueError as error:
         raise ValueError(f"arrivals {text!r}: {error}") from error
-    raise ValueError(f"arrivals {text!r}: use poisson, constant, gamma:CV, ramp:RATE, step:RATE@REQUESTS or bursts:N")
+    raise ValueError(f"arrivals {text!r}: use poisson, constant, gamma:CV, step:RATE@REQUESTS or bursts:N")
 
 
 def requests(count: int) -> int:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from cachelb.errors import did_you_mean
-from cachelb_lab.sim.checks import MOST_REQUESTS, check_arguments
+from cachelb_lab.sim.checks import check_arguments
 from cachelb_lab.sim.workloads.adversarial import bursts, churn, giants, hot_set, monopoly, tenants
 from cachelb_lab.sim.workloads.arrivals import ArrivalProcess, Poisson, Steps, parse_arrivals, positive
 from cachelb_lab.sim.workloads.draft import Plan
@@ -91,7 +91,6 @@ def build(
     seed: int = 0,
     rate: float | None = None,
     count: int | None = None,
-    duration_s: float | None = None,
     arrivals: ArrivalProcess | str | None = None,
     block_size: int = 16,
     **options: Any,  # noqa: ANN401 - the generator's
@@ -103,7 +102,6 @@ def build(
         seed: Seed of every random choice.
         rate: Arrivals per second, of sessions where requests follow others.
         count: Requests to generate.
-        duration_s: Instead of ``count``: as many as arrive in that time at the rate.
         arrivals: An arrival process, or its short name as in `parse_arrivals`; Poisson by default.
         block_size: Tokens per block.
         options: The generator's own; `Generator.options` lists them.
@@ -113,7 +111,7 @@ def build(
 
     Raises:
         ValueError: There is no such workload, or a number makes no sense.
-        TypeError: The workload has no such option, or ``count`` and ``duration_s`` are both given.
+        TypeError: The workload has no such option.
 
     Example:
         >>> slow, fast = (build("monopoly", seed=1, count=100, rate=rate) for rate in (5, 50))
@@ -126,19 +124,10 @@ def build(
     unknown = sorted(set(options) - set(generator.options))
     if unknown:
         raise TypeError(f"workload {name!r} has no option {unknown[0]!r}; it has {', '.join(generator.options)}")
-    if count is not None and duration_s is not None:
-        raise TypeError("count and duration_s exclude each other; give one of them")
-    check_arguments(build, {"rate": rate, "duration_s": duration_s})
+    check_arguments(build, {"rate": rate})
     check_arguments(generator.builder, options)
     per_s = generator.rate if rate is None else rate
-    if count is None and duration_s is not None:
-        count = max(1, round(duration_s * per_s))
-        if count > MOST_REQUESTS:
-            raise ValueError(
-                f"duration_s={duration_s:g} makes {count} requests at rate {per_s:g}, {MOST_REQUESTS} at most"
-            )
-    elif count is None:
-        count = generator.count
+    count = generator.count if count is None else count
     if generator.builder is bursts:
         if arrivals is not None:
             raise TypeError(f"workload {name!r} has no arrivals of its own choice; set size and period_s")

@@ -121,10 +121,8 @@ def giants(
         The workload.
 
     Raises:
-        ValueError: ``share`` is not between 0 and 1.
+        ValueError: There is no prefix.
     """
-    if not 0 <= share <= 1:
-        raise ValueError(f"share must be from 0 to 1, got {share}")
     draft = Draft("giants", plan)
     zipf = Zipf(prefixes)
     texts = [draft.piece(around(draft.lengths, prefix_tokens, 0.3)) for _ in range(prefixes)]
@@ -197,12 +195,7 @@ def monopoly(
 
     Returns:
         The workload.
-
-    Raises:
-        ValueError: ``share`` is not between 0 and 1.
     """
-    if not 0 <= share <= 1:
-        raise ValueError(f"share must be from 0 to 1, got {share}")
     draft = Draft("monopoly", plan)
     system = draft.piece(system_tokens)
     while not draft.full:

@@ -39,9 +39,6 @@ def prefix_groups(
 
     Returns:
         The workload.
-
-    Raises:
-        ValueError: A share is not between 0 and 1.
     """
     shares = [share] if isinstance(share, (int, float)) else list(share)
     draft = Draft("prefix-" + ("mixed" if len(shares) > 1 else f"{shares[0] * 100:g}"), plan)
@@ -100,8 +97,6 @@ def _one_set(draft: Draft, share_of: Callable[[int, int], float]) -> list[tuple[
     for tokens, groups, each in _CLASSES:
         for _ in range(groups):
             share = share_of(len(draft), number)
-            if not 0 <= share <= 1:
-                raise ValueError(f"share must be from 0 to 1, got {share}")
             prefix = draft.piece(
                 tokens * min(_MILLION, near(draft.lengths, share * _MILLION, _SHARE_SPREAD)) // _MILLION
             )

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from cachelb.common.arguments import number
 from cachelb_lab.sim.workloads.draft import Draft, Piece, Plan, Zipf, around
 from cachelb_lab.sim.workloads.workload import Workload
 
@@ -191,7 +190,6 @@ def coding_agent(
     Raises:
         ValueError: A number makes no sense.
     """
-    number("resumed_share", resumed_share, least=0.0, most=1.0)
     draft = Draft("coding-agent", plan)
     kind = SessionKind(
         *("coding-agent", turns, task_tokens, tool_tokens, output_tokens, gap_s, max_prompt_tokens),
@@ -241,8 +239,8 @@ def long_documents(
     Raises:
         ValueError: A number makes no sense.
     """
-    if not 0 <= chat_share <= 1 or questions < 1:
-        raise ValueError(f"need a share and at least one question, got {chat_share} and {questions}")
+    if questions < 1:
+        raise ValueError(f"questions must be at least 1, got {questions}")
     draft = Draft("long-documents", plan)
     number = 0
     while not draft.full:

@@ -89,7 +89,7 @@ REFUSED: dict[Callable[..., object], list[tuple[dict[str, Any], type[Exception],
     ],
     partial(WorkerSpec, find_gpu("h100"), find_model("llama-3-8b")): [
         ({"role": "fast"}, V, "role must be one of both, prefill, decode, got 'fast'"),
-        ({"link_bytes_per_s": 0.0}, V, "bytes per second above 0"),
+        ({"link_bytes_per_s": 0.0}, V, "link_bytes_per_s must be above 0"),
         ({"link_latency_s": -1.0}, V, "link_latency_s must be 0 or more"),
     ],
     Signals: [

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from typing import Any, Final
@@ -30,9 +31,9 @@ _MOST_SPREAD: Final = 1e3
 
 
 def check(name: str, value: object, kind: str) -> None:
-    """Refuse anything but a finite number within the bound of the unit in its name.
+    """Refuse anything but a finite number within the bound of the unit in its name, or one of the choices.
 
-    `kind` is its annotation; only numbers and tuples of numbers are checked.
+    `kind` is its annotation; only numbers, tuples of numbers and the choices of a `Literal` are checked.
 
     Example:
         >>> check("output_tokens", 2**31, "int")
@@ -42,6 +43,9 @@ def check(name: str, value: object, kind: str) -> None:
     kinds = [each.strip() for each in kind.split("|")]
     if value is None and "None" in kinds:
         return
+    choices = re.findall(r"'([^']+)'", kind) if kind.startswith("Literal[") else []
+    if choices and value not in choices:
+        raise ValueError(f"{name} must be one of {', '.join(choices)}, got {value!r}")
     sequences = [each for each in kinds if each in ("tuple[int, int]", "tuple[int, ...]", "Sequence[float]")]
     if sequences and ("float" not in kinds or isinstance(value, Sequence)):
         _check_each(name, value, sequences[0])
@@ -52,14 +56,14 @@ def check(name: str, value: object, kind: str) -> None:
 
 
 def check_arguments(function: Callable[..., Any], given: Mapping[str, Any]) -> None:
-    """Check the numbers among the arguments of a function; other arguments are ignored."""
+    """Check numbers and choices among the arguments of a function; other arguments are ignored."""
     for each in inspect.signature(function).parameters.values():
         if each.name in given:
             check(each.name, given[each.name], str(each.annotation))
 
 
 def check_fields(made: Any, *, but: Sequence[str] = ()) -> None:  # noqa: ANN401 - any dataclass
-    """Check the numbers of a dataclass, except fields with other bounds."""
+    """Check numbers and choices of a dataclass, except fields with other bounds."""
     for each in fields(made):
         if each.name not in but:
             check(each.name, getattr(made, each.name), str(each.type))

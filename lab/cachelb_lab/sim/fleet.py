@@ -18,7 +18,6 @@ from cachelb_lab.sim.timing import Polynomial, Roofline, Scaled, Table
 DEFAULT_MODEL = "llama-3-8b"
 
 _BLOCK_SIZE = 16
-_ROLES = ("both", "prefill", "decode")
 
 _NATIVE = (
     *("block_size", "kv_blocks", "long_prefill_token_threshold", "watermark", "scheduler_reserve_full_isl"),
@@ -116,10 +115,6 @@ class WorkerSpec:
                 raise ValueError(f"{key} must be at least 1, got {value}")
         if self.watermark >= 1:
             raise ValueError(f"watermark must be from 0 to below 1, got {self.watermark}")
-        if self.commit not in ("schedule", "step_end"):
-            raise ValueError(f"commit must be 'schedule' or 'step_end', got {self.commit!r}")
-        if self.role not in _ROLES:
-            raise ValueError(f"role must be one of {', '.join(_ROLES)}, got {self.role!r}")
         if self.link_bytes_per_s == 0:
             raise ValueError("link_bytes_per_s must be above 0, got 0")
         times = [second for second, _ in pairs("slowdown", self.slowdown)]

@@ -234,8 +234,6 @@ def bursts(
         ValueError: A number makes no sense.
     """
     sharing = {"same": size, "distinct": 1, "pairs": 2}
-    if prefixes not in sharing:
-        raise ValueError(f"prefixes must be one of {', '.join(sharing)}, got {prefixes!r}")
     draft = Draft(
         "bursts" if prefixes == "same" else f"bursts-{prefixes}", replace(plan, arrivals=Bursts(size, period_s))
     )

@@ -47,8 +47,6 @@ def rag(
     """
     if not 1 <= most_per_prompt <= documents:
         raise ValueError(f"most_per_prompt must be from 1 to the {documents} documents, got {most_per_prompt}")
-    if order not in ("ranked", "sorted"):
-        raise ValueError(f"order must be 'ranked' or 'sorted', got {order!r}")
     draft = Draft("rag" if order == "ranked" else f"rag-{order}", plan)
     zipf = Zipf(documents, popularity)
     corpus = [draft.piece(around(draft.lengths, document_tokens, 0.5)) for _ in range(documents)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import ssl
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -383,3 +384,9 @@ def test_what_the_server_sends_is_not_in_statistics_and_log(
 def test_wrong_arguments_are_named(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         KubernetesWorkers(**options)
+
+
+def test_without_the_client_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "kubernetes_asyncio", None)
+    with pytest.raises(ModuleNotFoundError, match=r"install it, or cachelb-gateway\[kubernetes\]"):
+        KubernetesWorkers(service="vllm")

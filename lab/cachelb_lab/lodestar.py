@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import lzma
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -81,14 +81,9 @@ def _collect(name: str, rows: csv.DictReader[str], *, whole: bool) -> Samples:
 def _sample(row: Mapping[str, str], *, whole: bool) -> tuple[float, list[float], str, float]:
     """Time, features, device and cost of one line."""
     prefix = f"pod_{row['selected_pod'].replace('.', '_')}-" if whole else ""
-    values = dict(_numbers(row, prefix))
+    values = {ours: float(row[prefix + theirs]) for ours, theirs in _COLUMNS.items()}
     values["kv_hit_ratio"] /= _PERCENT
     values["input_tokens"] = float(row["input_tokens"])
     values["uncached_tokens"] = values["input_tokens"] * (1.0 - values["kv_hit_ratio"])
     time = float(row["request_start_time"]) if whole else 0.0
     return time, [values[name] for name in FEATURES], row[f"{prefix}gpu_model"], float(row["ttft"]) / _MILLISECONDS
-
-
-def _numbers(row: Mapping[str, str], prefix: str) -> Iterator[tuple[str, float]]:
-    for ours, theirs in _COLUMNS.items():
-        yield ours, float(row[prefix + theirs])

@@ -265,10 +265,11 @@ def measure(
     cache without limit.
     """
     offered = len(result.workload)
+    good = None if slo is None else _within(result, slo)
     counts: dict[str, Any] = {one.name.lower(): int(np.equal(result.status, one).sum()) for one in Status}
     begun = np.isfinite(result.first_token_s)
     cached = hit_rate(result)
-    steady = _Steady.of(result)
+    steady, prompt_tokens = _Steady.of(result), result.workload.prompt_tokens
     served = result.worker[result.worker >= 0]
     by_worker = result.samples.astype(np.float64)
     over_time = by_worker.mean(axis=0) if len(by_worker) else np.zeros((len(result.workers), 4))
@@ -278,9 +279,9 @@ def measure(
         **(counts | latencies(result)),
         completed=_share(counts["finished"], offered),
         itl_s=Quantiles(*(float(value) for value in result.itl_s)),
-        goodput_per_s=None if slo is None else steady.requests_per_s(result, _within(result, slo)),
-        attained=None if slo is None else _share(int(_within(result, slo).sum()), offered),
-        input_tokens_per_s=steady.input_per_s(result),
+        goodput_per_s=None if good is None else steady.per_s(int((good & steady.has(result.finish_s)).sum())),
+        attained=None if good is None else _share(int(good.sum()), offered),
+        input_tokens_per_s=steady.per_s(int(prompt_tokens[steady.has(result.first_token_s)].sum(dtype=np.int64))),
         output_tokens_per_s=steady.output_per_s(result),
         hit_rate=cached,
         predicted_rate=predicted_rate(result),
@@ -334,14 +335,6 @@ class _Steady:
     def per_s(self, amount: float) -> float:
         """Divide by its length."""
         return amount / (self.end_s - self.begin_s) if self.end_s > self.begin_s else 0.0
-
-    def requests_per_s(self, result: SimResult, good: npt.NDArray[np.bool_]) -> float:
-        """Return the good requests that end in it, per second."""
-        return self.per_s(int((good & self.has(result.finish_s)).sum()))
-
-    def input_per_s(self, result: SimResult) -> float:
-        """Return the prompt tokens that are through in it, per second."""
-        return self.per_s(int(result.workload.prompt_tokens[self.has(result.first_token_s)].sum(dtype=np.int64)))
 
     def output_per_s(self, result: SimResult) -> float:
         """Return the tokens that come in it, per second, of requests served whole."""

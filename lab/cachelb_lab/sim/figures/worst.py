@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -48,47 +48,38 @@ def worst_requests(result: SimResult, count: int = 5) -> list[WorstRequest]:
 
 
 def _describe(result: SimResult, row: int) -> WorstRequest:
-    """Collect the facts of a request."""
-    worker, arrival_s = int(result.worker[row]), float(result.arrival_s[row])
+    """Collect the facts of a request, and notable causes."""
+    worker, arrival_s, status = int(result.worker[row]), float(result.arrival_s[row]), Status(int(result.status[row]))
+    prompt, predicted, cached = (
+        int(each[row]) for each in (result.workload.prompt_tokens, result.predicted_tokens, result.cached_tokens)
+    )
     before = _queued_before(result, row)
-    request = WorstRequest(
+    queued, least, large = int(before[worker]) if worker >= 0 else 0, int(before.min()), _LARGE_SHARE * prompt
+    why = [_ENDS[status]] if status in _ENDS else []
+    if result.retries[row]:
+        why.append(f"tried again {result.retries[row]}x")
+    if result.preemptions[row]:
+        why.append(f"preempted {result.preemptions[row]}x")
+    if queued > large:
+        best = "no worker had fewer" if queued == least else f"{least:,} at the freest"
+        why.append(f"{queued:,} tokens before it at its worker, {best}")
+    if predicted - cached > large:
+        why.append(f"{predicted - cached:,} tokens were taken to be cached and were not")
+    return WorstRequest(
         row=row,
-        status=Status(int(result.status[row])).name.lower().replace("_", "-"),
+        status=status.name.lower().replace("_", "-"),
         arrival_s=arrival_s,
         ttft_s=_after(float(result.first_token_s[row]), arrival_s),
         e2e_s=_after(float(result.finish_s[row]), arrival_s),
         worker=result.workers[worker] if worker >= 0 else None,
         reason=result.reasons[int(result.reason[row])] if worker >= 0 else None,
-        prompt_tokens=int(result.workload.prompt_tokens[row]),
-        predicted_tokens=int(result.predicted_tokens[row]),
-        cached_tokens=int(result.cached_tokens[row]),
-        queued_before_tokens=int(before[worker]) if worker >= 0 else 0,
-        least_queued_before_tokens=int(before.min()),
-        why=(),
+        prompt_tokens=prompt,
+        predicted_tokens=predicted,
+        cached_tokens=cached,
+        queued_before_tokens=queued,
+        least_queued_before_tokens=least,
+        why=(*why, f"computes {prompt - cached:,} of {prompt:,} prompt tokens"),
     )
-    return _explained(request, result)
-
-
-def _explained(request: WorstRequest, result: SimResult) -> WorstRequest:
-    """Add notable causes."""
-    row, large = request.row, _LARGE_SHARE * request.prompt_tokens
-    why = []
-    status = Status(int(result.status[row]))
-    if status in _ENDS:
-        why.append(_ENDS[status])
-    if result.retries[row]:
-        why.append(f"tried again {result.retries[row]}x")
-    if result.preemptions[row]:
-        why.append(f"preempted {result.preemptions[row]}x")
-    if request.queued_before_tokens > large:
-        least = request.least_queued_before_tokens
-        best = "no worker had fewer" if request.queued_before_tokens == least else f"{least:,} at the freest"
-        why.append(f"{request.queued_before_tokens:,} tokens before it at its worker, {best}")
-    if request.predicted_tokens - request.cached_tokens > large:
-        why.append(f"{request.predicted_tokens - request.cached_tokens:,} tokens were taken to be cached and were not")
-    computed = request.prompt_tokens - request.cached_tokens
-    why.append(f"computes {computed:,} of {request.prompt_tokens:,} prompt tokens")
-    return replace(request, why=tuple(why))
 
 
 def _queued_before(result: SimResult, row: int) -> npt.NDArray[np.float64]:

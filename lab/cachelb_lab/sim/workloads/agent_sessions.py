@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from cachelb.common.arguments import MOST_TOKENS
-from cachelb.common.arguments import whole as whole_number
 from cachelb.errors import TraceError
 from cachelb_lab.sim.trace_files.textfile import id_list, json_object, number, read_lines, shown, whole
 from cachelb_lab.sim.workloads.arrivals import ArrivalProcess, Poisson
-from cachelb_lab.sim.workloads.files.traces import Turns, at_least_one
+from cachelb_lab.sim.workloads.files.traces import Turns, at_least_one, check_reading
 from cachelb_lab.sim.workloads.workload import Workload
 
 ID_TOKENS = 64
@@ -148,12 +147,9 @@ def read_agent_sessions(
         ...     read_agent_sessions(path).infinite_hits()  # one block of four is shared
         0.24615384615384617
     """
-    whole_number("block_size", block_size, 1, MOST_TOKENS)
-    whole_number("seed", seed, 0, (1 << 64) - 1)
+    check_reading(block_size, limit, seed)
     if loop not in ("open", "closed"):
         raise ValueError(f"loop must be 'open' or 'closed', got {loop!r}")
-    if limit is not None:
-        whole_number("limit", limit, 0, 1 << 32)
     reader = _Reader(is_closed=loop == "closed")
     for where, line in islice(read_lines(path), limit):
         reader.session(json_object(line, where), where)

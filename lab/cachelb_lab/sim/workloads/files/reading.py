@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
-from cachelb.common.arguments import MOST_TOKENS, whole
 from cachelb.errors import TraceError
 from cachelb_lab.sim.trace_files.textfile import json_object, read_lines
 from cachelb_lab.sim.workloads.agent_sessions import ID_TOKENS, read_agent_sessions
@@ -13,6 +11,7 @@ from cachelb_lab.sim.workloads.files.captures import read_capture
 from cachelb_lab.sim.workloads.files.traces import (
     BLOCK_SIZE,
     MOONCAKE_ID_TOKENS,
+    check_reading,
     read_azure,
     read_mooncake,
     read_sessions,
@@ -56,9 +55,7 @@ def read_workload(
     if kind is not None and kind not in FORMATS:
         raise ValueError(f"no format {kind!r}; use one of {', '.join(FORMATS)}")
     size = BLOCK_SIZE if block_size is None else block_size
-    whole("block_size", size, 1, MOST_TOKENS)
-    if limit is not None:
-        whole("limit", limit, 0, sys.maxsize)
+    check_reading(size, limit)
     match kind or guess_format(path):
         case "mooncake" | "sharegpt" as found:
             full = found == "sharegpt"

@@ -75,7 +75,7 @@ def read_mooncake(
         ...     read_mooncake(path).prompt_tokens.tolist()
         [900]
     """
-    _check_reading(block_size, limit)
+    check_reading(block_size, limit)
     whole_number("id_tokens", id_tokens, 1)
     rows = Turns(id_tokens, "input_length", has_started=not full_blocks_only)
     for where, line in islice(read_lines(path), limit):
@@ -126,9 +126,8 @@ def read_sessions(
         ...     read_sessions(path).prompt_tokens.tolist()
         [40]
     """
-    _check_reading(block_size, None)
+    check_reading(block_size, None, seed)
     whole_number("id_tokens", id_tokens, 1)
-    whole_number("seed", seed, 0, (1 << 64) - 1)
     turns = Turns(id_tokens, "input_length")
     begins: dict[str, int] = {}
     last: dict[str, tuple[int, float]] = {}
@@ -239,7 +238,7 @@ def read_azure(path: str | Path, *, block_size: int = BLOCK_SIZE, limit: int | N
         ...     read_azure(path).prompt_tokens.tolist()
         [4808]
     """
-    _check_reading(block_size, limit)
+    check_reading(block_size, limit)
     lines = read_lines(path)
     where, header = next(lines, (f"{path}:1", ""))
     names = header.strip().lstrip("\ufeff").split(",")
@@ -291,11 +290,11 @@ def unshared(
     return mix(np.arange(int(offsets[-1]), dtype=np.uint64) + start), offsets.astype(np.uint64)
 
 
-def _check_reading(block_size: int, limit: int | None) -> None:
-    """Refuse a block size or a limit out of range."""
+def check_reading(block_size: int, limit: int | None, seed: int = 0) -> None:
+    """Refuse arguments of a reader that are out of range."""
     whole_number("block_size", block_size, 1, MOST_TOKENS)
-    if limit is not None:
-        whole_number("limit", limit, 0, sys.maxsize)
+    whole_number("limit", 0 if limit is None else limit, 0, sys.maxsize)
+    whole_number("seed", seed, 0, (1 << 64) - 1)
 
 
 def _lengths(row: Mapping[str, Any], where: str) -> tuple[int, int]:

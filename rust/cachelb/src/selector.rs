@@ -67,7 +67,7 @@ pub use crate::fleet::offers::{Offer, Offers};
 pub use crate::fleet::roster::{Change, Registered, Roster, Worker, lock};
 pub use crate::fleet::worker::{Eligibility, FeedStatus, Profile, Role};
 pub use crate::fleet::{Fleet, may_be_worker};
-pub use crate::gates::{Before, Calls, Gate, GateSettings, Gates, Newcomer, Passed, Tally, Way};
+pub use crate::gates::{Before, Calls, Gate, GateSettings, Gates, Newcomer, Tally, Waits, Way};
 pub use crate::indexes::Pools;
 pub use crate::indexes::blocks::Lost;
 pub use crate::indexes::peers::{PeerGroup, PeerTerms};

@@ -11,7 +11,7 @@ use std::thread;
 
 use cachelb::selector::{
     Access, Eligibility, Ending, Facts, GateId, GateSettings, Newcomer, Offer, Offers, PairTerms,
-    Passage, Passed, Pick, PoolId, Rank, Receipt, Request, Selector, Ticket, Usage, Way,
+    Passage, Pick, PoolId, Rank, Receipt, Request, Selector, Ticket, Usage, Waits, Way,
     WorkerStreams,
 };
 use cachelb::{CoreError, Error, Ranks, Registry};
@@ -193,8 +193,8 @@ impl<T: Clone + Send + Sync, A: Access + Sync> Gateway for Routed<'_, T, A> {
             selector.pass(gate, offers, &request, Selector::select)
         })?;
         match found {
-            Some(Passed::Picked(pick)) => Ok(self.placed(id, &pick)),
-            Some(Passed::Waits { ticket, .. }) => {
+            Some(Ok(pick)) => Ok(self.placed(id, &pick)),
+            Some(Err(Waits { ticket, .. })) => {
                 self.held.insert(id, (ticket, until));
                 Ok(None)
             }

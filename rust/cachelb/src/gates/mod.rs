@@ -11,7 +11,7 @@ mod room;
 mod steps;
 
 pub use gate::{Gate, GateSettings, Gates, Tally};
-pub use steps::{Before, Calls, Newcomer, Passed, Way};
+pub use steps::{Before, Calls, Newcomer, Waits, Way};
 
 #[cfg(test)]
 mod tests;

@@ -56,39 +56,13 @@ impl Calls {
     }
 }
 
-/// Outcome of a request at a gate.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Passed<T> {
-    /// It is booked.
-    Picked(T),
-    /// It waits.
-    Waits {
-        /// By which it tries again.
-        ticket: Ticket,
-        /// It is to have the selector look again after so many milliseconds: something may change without an event.
-        again_ms: Option<u64>,
-    },
-}
-
-impl<T> Passed<T> {
-    /// The outcome with `to` applied to what was picked.
-    pub fn map<U>(self, to: impl FnOnce(T) -> U) -> Passed<U> {
-        match self {
-            Self::Picked(found) => Passed::Picked(to(found)),
-            Self::Waits { ticket, again_ms } => Passed::Waits { ticket, again_ms },
-        }
-    }
-
-    /// What was picked, for a request that no gate lets wait.
-    ///
-    /// # Errors
-    /// [`Error::NoCandidate`] if it waits.
-    pub fn now(self) -> Result<T> {
-        match self {
-            Self::Picked(found) => Ok(found),
-            Self::Waits { .. } => Err(Error::NoCandidate),
-        }
-    }
+/// A request waits at its gate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Waits {
+    /// By which it tries again.
+    pub ticket: Ticket,
+    /// It is to have the selector look again after so many milliseconds: something may change without an event.
+    pub again_ms: Option<u64>,
 }
 
 /// How a request comes to a gate, and what becomes of it if it cannot go.
@@ -126,9 +100,6 @@ pub struct Before {
     pub wait_ms: f64,
 }
 
-/// By which a request waits, and in how many milliseconds it is to have the selector look again.
-type Waits = (Ticket, Option<u64>);
-
 /// It is the turn of a request.
 struct Turn {
     gate: GateId,
@@ -153,19 +124,19 @@ impl Selector {
         candidates: &mut Offers,
         request: &Request<'_>,
         select: impl FnOnce(&mut Self, &mut Offers, &Request<'_>) -> Result<T>,
-    ) -> Result<Passed<T>> {
+    ) -> Result<std::result::Result<T, Waits>> {
         let at_gate = gate.zip(request.passage);
         if let Some(((settings, _), passage)) = at_gate {
             self.gates.open(passage.gate, settings);
         }
         let at_gate = at_gate.filter(|((_, way), _)| !matches!(way, Way::Preview));
         let Some(((_, way), passage)) = at_gate else {
-            return select(self, candidates, request).map(Passed::Picked);
+            return select(self, candidates, request).map(Ok);
         };
         let turn = if let Way::Again(_, is_last) = *way {
             match self.turn(candidates, request, is_last)? {
                 Ok(turn) => Some(turn),
-                Err((ticket, again_ms)) => return Ok(Passed::Waits { ticket, again_ms }),
+                Err(waits) => return Ok(Err(waits)),
             }
         } else {
             self.check_open(&passage)?;
@@ -179,18 +150,18 @@ impl Selector {
             queued_ms,
             ..*request
         };
-        let (ticket, again_ms) = match (select(self, candidates, &request), turn) {
+        let waits = match (select(self, candidates, &request), turn) {
             (Ok(found), turn) => {
                 match turn {
                     Some(turn) => self.released(&turn),
                     None => self.tally(&passage, |tally| tally.admitted += 1),
                 }
-                return Ok(Passed::Picked(found));
+                return Ok(Ok(found));
             }
             (Err(error), Some(turn)) => self.not_released(&turn, request.now, error)?,
             (Err(error), None) => self.hold(candidates, &request, way, error)?,
         };
-        Ok(Passed::Waits { ticket, again_ms })
+        Ok(Err(waits))
     }
 
     fn check_open(&mut self, passage: &Passage) -> Result<()> {
@@ -248,7 +219,7 @@ impl Selector {
             let why = why::QUEUE_FULL;
             return Err(self.refuse(&passage, Error::Overloaded { wait_ms, why }));
         };
-        Ok((ticket, self.watch(passage.gate, ticket, request.now)))
+        Ok(self.watch(passage.gate, ticket, request.now))
     }
 
     /// Whether it is the turn of a request that waits.
@@ -285,8 +256,7 @@ impl Selector {
         if was_called || is_last {
             return Ok(Ok(turn));
         }
-        let again_ms = self.watch(passage.gate, ticket, request.now);
-        Ok(Err((ticket, again_ms)))
+        Ok(Err(self.watch(passage.gate, ticket, request.now)))
     }
 
     /// A request that waited went to a worker.
@@ -317,7 +287,7 @@ impl Selector {
         if let Some(waiting) = gate.queue.get_mut(turn.ticket) {
             waiting.tried = round;
         }
-        Ok((turn.ticket, self.watch(turn.gate, turn.ticket, now)))
+        Ok(self.watch(turn.gate, turn.ticket, now))
     }
 
     /// A request waits no longer, and gets the `error`.
@@ -412,15 +382,16 @@ impl Selector {
     }
 
     /// Charges a request that waits with looking again, if that is needed and no other is charged.
-    fn watch(&mut self, gate: GateId, ticket: Ticket, now: Millis) -> Option<u64> {
+    fn watch(&mut self, gate: GateId, ticket: Ticket, now: Millis) -> Waits {
         let at = self.changes_at(now);
-        let gate = self.gates.get_mut(gate)?;
-        let at = at.or(gate.is_declined.then_some(LOOK_AGAIN_MS));
-        if gate.watcher.is_some_and(|watcher| watcher != ticket) {
-            return None;
+        let mut again_ms = None;
+        if let Some(gate) = self.gates.get_mut(gate)
+            && gate.watcher.is_none_or(|watcher| watcher == ticket)
+        {
+            again_ms = at.or(gate.is_declined.then_some(LOOK_AGAIN_MS));
+            gate.watcher = again_ms.map(|_| ticket);
         }
-        gate.watcher = at.map(|_| ticket);
-        at
+        Waits { ticket, again_ms }
     }
 
     /// In how many milliseconds a worker may be picked that now may not, if time alone decides that.

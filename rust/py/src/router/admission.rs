@@ -6,9 +6,10 @@ use std::sync::{Arc, Mutex};
 use std::task::{Wake, Waker};
 
 use cachelb::selector::{
-    Gate, GateId, GateSettings, Newcomer, Order, Passage, Passed, PendingLimits, Selector, Tenant,
-    Ticket, Way,
+    Gate, GateId, GateSettings, Newcomer, Order, Passage, PendingLimits, Selector, Tenant, Ticket,
+    Waits, Way,
 };
+use cachelb_core::Error;
 use cachelb_core::ids::Millis;
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
@@ -165,7 +166,7 @@ impl AdmissionGate {
         call: &mut Call,
         is_pair: bool,
         way: &Way,
-    ) -> PyResult<Passed<PyResult<Bound<'py, PyAny>>>> {
+    ) -> PyResult<Result<PyResult<Bound<'py, PyAny>>, Waits>> {
         let dry_run = matches!(way, Way::Preview);
         let (entry, tenant) = (&self.entry, call.tenant.as_ref());
         let tenant = tenant.map(|name| name.bind(py).to_str()).transpose()?;
@@ -198,8 +199,8 @@ impl AdmissionGate {
         way: &Way,
     ) -> PyResult<Bound<'py, PyAny>> {
         let mut call = Call::from_keywords(arguments)?;
-        let found = self.select(py, &mut call, is_pair, way)?.now();
-        found.map_err(|error| to_python(&error))?
+        let found = self.select(py, &mut call, is_pair, way)?;
+        found.map_err(|_| to_python(&Error::NoCandidate))?
     }
 }
 
@@ -261,8 +262,8 @@ impl AdmissionGate {
         };
         let mut call = Call::from_keywords(arguments)?;
         match this.select(py, &mut call, is_pair, &way)? {
-            Passed::Picked(decision) => decision,
-            Passed::Waits { ticket, again_ms } => {
+            Ok(decision) => decision,
+            Err(Waits { ticket, again_ms }) => {
                 let held = HeldRequest {
                     gate: slf.clone().unbind(),
                     call,
@@ -343,18 +344,15 @@ impl HeldRequest {
         let way = Way::Again(self.ticket, is_last);
         let found = gate.select(py, &mut self.call.clone_ref(py), self.is_pair, &way);
         match &found {
-            Ok(Passed::Picked(_)) => self.is_over.store(true, Ordering::Relaxed),
-            Ok(Passed::Waits { again_ms, .. }) => {
+            Ok(Ok(_)) => self.is_over.store(true, Ordering::Relaxed),
+            Ok(Err(Waits { again_ms, .. })) => {
                 *lock(&self.again_s) = again_ms.map(|ms| ms as f64 / 1000.0);
             }
             // It may have failed before it came to the gate.
             Err(_) => self.give_up()?,
         }
         gate.entry.engine.call_next(false)?;
-        match found? {
-            Passed::Picked(decision) => decision.map(Some),
-            Passed::Waits { .. } => Ok(None),
-        }
+        found?.ok().transpose()
     }
 
     /// Leaves the queue, if it waits.

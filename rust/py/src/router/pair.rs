@@ -1,6 +1,7 @@
 //! The selections of two workers for one request.
 
-use cachelb::selector::Passed;
+use cachelb::selector::Waits;
+use cachelb_core::Error;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
@@ -21,7 +22,7 @@ pub(super) fn select_pair(
     kind: Kind<'_>,
     call: &mut Call,
     tried: Tried,
-) -> PyResult<Passed<PairOf>> {
+) -> PyResult<Result<PairOf, Waits>> {
     let (terms, number) = (router.get().terms, router.get().engine.next_number());
     let step: Step<'_, _> = &|selector, candidates, request| {
         selector.select_pair(candidates, request, number, terms, kind.dry_run)
@@ -45,8 +46,8 @@ fn pair(
     tried: Tried,
     dry_run: bool,
 ) -> PyResult<PairOf> {
-    let found = select_pair(router, Kind::pair(dry_run), &mut call, tried)?.now();
-    found.map_err(|error| to_python(&error))
+    let found = select_pair(router, Kind::pair(dry_run), &mut call, tried)?;
+    found.map_err(|_| to_python(&Error::NoCandidate))
 }
 
 #[pymethods]

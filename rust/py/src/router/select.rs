@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use cachelb::selector::{
-    Client, GateSettings, Hints, Offers, Passage, Passed, Pick, PoolId, Prompt, PromptReader,
-    Request, Role, Seen, Selector, Survey, Wanted, Way,
+    Client, GateSettings, Hints, Offers, Passage, Pick, PoolId, Prompt, PromptReader, Request,
+    Role, Seen, Selector, Survey, Waits, Wanted, Way,
 };
+use cachelb_core::Error;
 use cachelb_core::hashing::Hasher;
 use cachelb_core::ids::Millis;
-use cachelb_core::{Error, Result};
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::intern;
 use pyo3::prelude::*;
@@ -41,7 +41,8 @@ pub struct Kind<'a> {
 }
 
 /// The step of a selection under the lock.
-pub type Step<'a, T> = &'a (dyn Fn(&mut Selector, &mut Offers, &Request<'_>) -> Result<T> + Sync);
+pub type Step<'a, T> =
+    &'a (dyn Fn(&mut Selector, &mut Offers, &Request<'_>) -> Result<T, Error> + Sync);
 
 impl Kind<'_> {
     /// One worker for the whole request, whether it has room or not.
@@ -69,7 +70,7 @@ pub(super) fn select_one(
     kind: Kind<'_>,
     call: &mut Call,
     tried: Tried,
-) -> PyResult<Passed<Decision>> {
+) -> PyResult<Result<Decision, Waits>> {
     let pick: Step<'_, _> = &|selector, offers, request| {
         if kind.dry_run {
             let (pick, seen) = selector.preview(offers, request)?;
@@ -94,8 +95,8 @@ fn select_now(
     mut call: Call,
     tried: Tried,
 ) -> PyResult<Decision> {
-    let found = select_one(router, kind, &mut call, tried)?.now();
-    found.map_err(|error| to_python(&error))
+    let found = select_one(router, kind, &mut call, tried)?;
+    found.map_err(|_| to_python(&Error::NoCandidate))
 }
 
 /// Selects by `step`, and makes what `decide` does of its picks. The call of a request that waits stays with the caller.
@@ -106,7 +107,7 @@ pub(super) fn select_by<T: Send, D>(
     tried: Tried,
     step: Step<'_, T>,
     decide: impl FnOnce(T, &Ready, Call, Tried) -> D,
-) -> PyResult<Passed<D>> {
+) -> PyResult<Result<D, Waits>> {
     let this = router.get();
     NativeRouter::wake(router)?;
     let begun = this.engine.begin(kind.dry_run);
@@ -161,7 +162,7 @@ impl Owner for Py<NativeRouter> {
         self.get().engine.released()
     }
 
-    fn traverse(&self, visit: &PyVisit<'_>) -> std::result::Result<(), PyTraverseError> {
+    fn traverse(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
         visit.call(self)
     }
 }
@@ -190,7 +191,7 @@ impl Kind<'_> {
         tried: &[Try],
         scratch: &mut Scratch,
         step: Step<'_, T>,
-    ) -> PyResult<(Passed<T>, Ready)> {
+    ) -> PyResult<(Result<T, Waits>, Ready)> {
         let (py, this, dry_run) = (router.py(), router.get(), self.dry_run);
         let waited = self.passage.is_some_and(|passage| passage.ticket.is_some());
         let counted = !dry_run && tried.is_empty() && !waited;
@@ -319,7 +320,7 @@ impl Ready {
         offers: &mut Offers,
         request: &Request<'_>,
         step: Step<'_, T>,
-    ) -> PyResult<Result<Passed<T>>> {
+    ) -> PyResult<Result<Result<T, Waits>, Error>> {
         let customs = &router.get().customs;
         let select = |offers: &mut Offers, request: &Request<'_>| {
             let work = |selector: &mut Selector| selector.pass(kind.gate, offers, request, step);

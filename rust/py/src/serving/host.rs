@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use cachelb::selector::{Passed, Wanted, Way};
+use cachelb::selector::{Waits, Wanted, Way};
 use cachelb_serving::{
     Asked, Host, Known, LARGE_BODY_BYTES, Picked, Refusal, Selected, off_thread,
 };
@@ -94,7 +94,7 @@ impl RouterHost {
         asked: &Asked,
         way: Option<&Way>,
         work: impl FnOnce(&Known, &mut Selection<'_>) -> Selected<R>,
-    ) -> Result<Passed<R>, Refusal> {
+    ) -> Result<Result<R, Waits>, Refusal> {
         let registered = self.registered();
         let known = self.addresses.of(&registered);
         let known = known.map_err(|error| failed(&error))?;
@@ -104,8 +104,8 @@ impl RouterHost {
                 let mut selection =
                     Selection::read(self, python, &registered, asked, entrance, scratch)?;
                 match (work(&known, &mut selection)?, selection.waits) {
-                    (Some(picked), _) => Ok(Passed::Picked(picked)),
-                    (None, Some((ticket, again_ms))) => Ok(Passed::Waits { ticket, again_ms }),
+                    (Some(picked), _) => Ok(Ok(picked)),
+                    (None, Some(waits)) => Ok(Err(waits)),
                     (None, None) => Err(Refusal::failed()),
                 }
             };
@@ -127,14 +127,12 @@ impl RouterHost {
         let passed = self.selected(is_asked, &asked, way, |known, selection| {
             selection.pick(known)
         });
-        if way.is_some_and(|way| way.ticket().is_some())
-            || matches!(passed, Ok(Passed::Waits { .. }))
-        {
+        if way.is_some_and(|way| way.ticket().is_some()) || matches!(passed, Ok(Err(_))) {
             self.call_next(false);
         }
         let (endpoints, chosen) = match passed? {
-            Passed::Picked(picked) => picked,
-            Passed::Waits { ticket, again_ms } => {
+            Ok(picked) => picked,
+            Err(Waits { ticket, again_ms }) => {
                 return Ok(Came::Waits(Held::new(self, ticket, again_ms)));
             }
         };
@@ -172,10 +170,7 @@ impl RouterHost {
         let passed = self.selected(self.renders(asked), asked, None, |_, selection| {
             selection.pick_at(key)
         })?;
-        match passed {
-            Passed::Picked(picked) => Ok(picked),
-            Passed::Waits { .. } => Err(Refusal::failed()),
-        }
+        passed.map_err(|_| Refusal::failed())
     }
 }
 

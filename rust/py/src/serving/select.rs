@@ -3,8 +3,7 @@
 use std::sync::Arc;
 
 use cachelb::selector::{
-    Eligibility, Hints, Offer, Offers, Passage, Passed, Pick, Prompt, Request, Selector, Ticket,
-    Wanted, Way,
+    Eligibility, Hints, Offer, Offers, Passage, Pick, Prompt, Request, Selector, Waits, Wanted, Way,
 };
 use cachelb_core::Error;
 use cachelb_policy::Reason;
@@ -48,8 +47,8 @@ pub struct Selection<'a> {
     /// The request as the selection before read it, for that model.
     ready: Option<(Option<&'a str>, Ready)>,
     entrance: Option<(&'a Entry, &'a Way, Passage)>,
-    /// By which the request waits, and after how many milliseconds it is to look again.
-    pub waits: Option<(Ticket, Option<u64>)>,
+    /// Set if the request waits.
+    pub waits: Option<Waits>,
 }
 
 /// An unforeseen failure, which is logged.
@@ -278,9 +277,9 @@ impl<'a> Selection<'a> {
                 .caught(|selector| selector.pass(gate, candidates, &request, step)),
         };
         match found.map_err(|error| failed(&error))? {
-            Ok(Passed::Picked(found)) => Ok(Some(found)),
-            Ok(Passed::Waits { ticket, again_ms }) => {
-                self.waits = Some((ticket, again_ms));
+            Ok(Ok(found)) => Ok(Some(found)),
+            Ok(Err(waits)) => {
+                self.waits = Some(waits);
                 Ok(None)
             }
             Err(error) => Err(refusal(&error, candidates)),

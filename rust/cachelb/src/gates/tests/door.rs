@@ -92,7 +92,7 @@ impl Door {
         asked: &Asked,
         way: &Way,
         select: impl FnOnce(&mut Selector, &mut Offers, &Request<'_>) -> Result<Pick>,
-    ) -> Result<Passed<Pick>> {
+    ) -> Result<std::result::Result<Pick, Waits>> {
         let mut offers = offers(&NAMES);
         for at in (0..NAMES.len()).filter(|&at| asked.barred[at]) {
             offers.set_eligibility(at, Eligibility::NotAmong);
@@ -116,7 +116,11 @@ impl Door {
     }
 
     /// A request comes, the number of which is returned too.
-    pub fn arrive(&mut self, asked: &Asked, may_wait: bool) -> (u64, Result<Passed<Pick>>) {
+    pub fn arrive(
+        &mut self,
+        asked: &Asked,
+        may_wait: bool,
+    ) -> (u64, Result<std::result::Result<Pick, Waits>>) {
         let number = self.next;
         self.next += 1;
         let called = Arc::clone(&self.called);
@@ -132,16 +136,20 @@ impl Door {
             Way::Now
         };
         let passed = self.pass(asked, &way, Selector::select);
-        if let Ok(Passed::Waits { ticket, .. }) = passed {
+        if let Ok(Err(Waits { ticket, .. })) = passed {
             self.waiting.insert(number, (asked.clone(), ticket));
         }
         (number, passed)
     }
 
-    pub fn try_again(&mut self, number: u64, is_last: bool) -> Result<Passed<Pick>> {
+    pub fn try_again(
+        &mut self,
+        number: u64,
+        is_last: bool,
+    ) -> Result<std::result::Result<Pick, Waits>> {
         let (asked, ticket) = self.waiting.remove(&number).expect("waits");
         let passed = self.pass(&asked, &Way::Again(ticket, is_last), Selector::select);
-        if matches!(passed, Ok(Passed::Waits { .. })) {
+        if matches!(passed, Ok(Err(_))) {
             self.waiting.insert(number, (asked, ticket));
         }
         passed
@@ -165,7 +173,7 @@ impl Door {
     /// A request goes at once.
     pub fn goes(&mut self, asked: &Asked) -> Pick {
         match self.arrive(asked, true).1 {
-            Ok(Passed::Picked(pick)) => pick,
+            Ok(Ok(pick)) => pick,
             other => panic!("{other:?}"),
         }
     }
@@ -173,7 +181,7 @@ impl Door {
     /// A request waits, and no caller is called.
     pub fn waits(&mut self, asked: &Asked) -> u64 {
         let (number, passed) = self.arrive(asked, true);
-        assert!(matches!(passed, Ok(Passed::Waits { .. })), "{passed:?}");
+        assert!(matches!(passed, Ok(Err(_))), "{passed:?}");
         assert!(self.call_next(false).is_empty());
         number
     }
@@ -197,7 +205,7 @@ impl Door {
             let Some(&number) = called.first() else {
                 return picks;
             };
-            if let Ok(Passed::Picked(pick)) = self.try_again(number, false) {
+            if let Ok(Ok(pick)) = self.try_again(number, false) {
                 picks.push((number, pick));
             }
             is_event = false;

@@ -123,7 +123,7 @@ impl Run {
         let (number, passed) = self.door.arrive(asked, may_wait);
         let model = &mut self.model;
         if model.is_first(asked) && model.finds_room(asked) {
-            let Ok(Passed::Picked(pick)) = passed else {
+            let Ok(Ok(pick)) = passed else {
                 panic!("a worker has room and no request is ahead: {passed:?}");
             };
             model.goes(asked, &pick, false);
@@ -134,7 +134,7 @@ impl Run {
         let may_wait = may_wait && (asked.for_workers || !is_nobody);
         match model.displaces(asked) {
             Ok(displaced) if may_wait => {
-                assert!(matches!(passed, Ok(Passed::Waits { .. })), "{passed:?}");
+                assert!(matches!(passed, Ok(Err(_))), "{passed:?}");
                 if let Some(gone) = displaced.and_then(|number| model.leaves(number)) {
                     model.tally(&gone.asked).displaced += 1;
                     model.displaced.push(gone.number);
@@ -171,7 +171,7 @@ impl Run {
         let is_nobody = model.can_use(&asked).next().is_none();
         let goes = over.is_none() && (was_called || is_last) && model.finds_room(&asked);
         if goes {
-            let Ok(Passed::Picked(pick)) = passed else {
+            let Ok(Ok(pick)) = passed else {
                 panic!("a worker has room: {passed:?}");
             };
             model.goes(&asked, &pick, true);
@@ -191,7 +191,7 @@ impl Run {
             model.leaves(number);
             model.tally(&asked).expired += 1;
         } else {
-            assert!(matches!(passed, Ok(Passed::Waits { .. })), "{passed:?}");
+            assert!(matches!(passed, Ok(Err(_))), "{passed:?}");
         }
         self.call(false);
     }

@@ -54,8 +54,8 @@ macro_rules! shared {
                     let passed = door.pass(asked, &way, Selector::select);
                     drop(door);
                     match passed {
-                        Ok(Passed::Picked(pick)) => break pick,
-                        Ok(Passed::Waits { ticket, .. }) => {
+                        Ok(Ok(pick)) => break pick,
+                        Ok(Err(Waits { ticket, .. })) => {
                             way = Way::Again(ticket, false);
                             self.call_next(false);
                             parked.wait();

@@ -1981,18 +1981,6 @@ class GroupedEngineCache:
         Raises:
             TypeError: `hashes` are no integers.
         """
-    def computed(self, request: int) -> int:
-        """Count the tokens of a request that are computed.
-
-        Args:
-            request: Its number.
-
-        Returns:
-            Their number.
-
-        Raises:
-            KeyError: There is no such request.
-        """
     def release(self, request: int) -> None:
         """Let the blocks of a request be reused.
 

@@ -34,7 +34,8 @@ class KvSource:
         medium: Where it holds the last of the blocks: "gpu" or "cpu".
         start_tokens: Leading prompt tokens that the picked worker needs no copy of.
         end_tokens: Leading prompt tokens that it has after the copy.
-        load_ms: Milliseconds of the copy, an estimate by the terms of the group.
+        load_ms: Milliseconds until it has them, an estimate: for links to be free, and by the terms of the group as
+            copies were observed.
         address: ``host:port`` to copy from: of its host memory, or where it serves for llm-d's sidecar.
         form: How it is named to an engine.
 

@@ -107,6 +107,8 @@ use crate::bookings::{Bookings, LoadBook};
 use crate::fleet::failing_prompts::FailingPrompts;
 use crate::indexes::blocks::Blocks;
 use crate::select::candidates::{Candidates, condition};
+#[cfg(feature = "peers")]
+use crate::select::source::links::Links;
 
 /// A fleet, its loads, and per model a block index and rules.
 #[derive(Debug)]
@@ -120,6 +122,8 @@ pub struct Selector {
     pub(crate) affinity: Affinity,
     pub(crate) trace: Trace,
     pub(crate) failing_prompts: FailingPrompts,
+    #[cfg(feature = "peers")]
+    pub(crate) links: Links,
     pub(crate) gates: Gates,
     /// Open while the prompts of decisions are recorded.
     pub(crate) capture: Option<Capture>,
@@ -142,6 +146,8 @@ impl Selector {
             affinity: Affinity::default(),
             trace: Trace::default(),
             failing_prompts: FailingPrompts::default(),
+            #[cfg(feature = "peers")]
+            links: Links::default(),
             gates: Gates::default(),
             capture: None,
             sharing: None,
@@ -164,6 +170,8 @@ impl Selector {
     /// Returns how many bookings were open.
     pub fn forget_bookings(&mut self) -> usize {
         self.trace = Trace::default();
+        #[cfg(feature = "peers")]
+        (self.links = Links::default());
         self.failing_prompts = FailingPrompts::default();
         self.fleet.forget_probes();
         self.gates.forget();

@@ -5,9 +5,8 @@
 use std::sync::Arc;
 
 use cachelb_core::ids::Medium;
+use cachelb_core::load::Speed;
 use cachelb_policy::Loading;
-#[cfg(feature = "peers")]
-use xxhash_rust::xxh3::xxh3_64;
 
 use crate::fleet::Fleet;
 use crate::fleet::membership::Workers;
@@ -34,13 +33,15 @@ pub struct PeerGroup {
     pub(crate) terms: PeerTerms,
     pub(crate) members: Seats,
     pub(crate) sources: Seats,
+    /// Milliseconds by the terms, and those that copies took.
+    pub(crate) pace: Speed,
 }
 
 #[cfg(feature = "peers")]
 impl PeerGroup {
     /// The number by which a [`Source`](crate::selector::Source) names it.
     pub(crate) fn id(name: &str) -> u64 {
-        xxh3_64(name.as_bytes())
+        xxhash_rust::xxh3::xxh3_64(name.as_bytes())
     }
 }
 
@@ -54,6 +55,7 @@ impl Workers<'_> {
             name: name.into(),
             members: seats(&terms.members, &s.fleet),
             sources: seats(&terms.sources, &s.fleet),
+            pace: Speed::UNKNOWN,
             terms,
         };
         s.pools[pool].peers.push(group);

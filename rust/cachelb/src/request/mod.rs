@@ -140,8 +140,10 @@ pub struct Source {
     pub start_tokens: u64,
     /// Leading tokens that it can use after it.
     pub end_tokens: u64,
-    /// The estimated time of the copy.
+    /// The estimated time until the copy is there.
     pub load_ms: f64,
+    /// That for which it takes the links of both.
+    pub(crate) link_ms: f64,
 }
 
 impl Source {

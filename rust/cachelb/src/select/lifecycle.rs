@@ -55,6 +55,8 @@ impl Selector {
         if let Some(record) = &mut booking.record {
             record.first_token = Some(now);
         }
+        #[cfg(feature = "peers")]
+        self.copied((worker, id), booking, first_token.is_some(), now);
         if !booking.is_remote {
             self.fleet.change_health(worker, |h| h.answered(now));
             self.acquit(booking.mark, now);
@@ -189,8 +191,10 @@ impl Selector {
             self.publish(LocalChange::Ended(id, &booking, ended, now));
             self.compare(worker, &mut booking, (ending, usage), now);
             if pending.is_some() {
-                self.blame_for((worker, id), booking.mark, ending, now);
+                self.blame_for((worker, id), &booking, ending, now);
             }
+            #[cfg(feature = "peers")]
+            self.copy_ended((worker, id), &mut booking, (ending, usage), now);
         }
         let rules = &mut self.pools[pool].rules;
         rules.each_memo(&mut booking.memos, |own, memory| own.ended(memory, ended));
@@ -237,7 +241,7 @@ impl Selector {
     fn blame_for(
         &mut self,
         (worker, id): (WorkerId, BookingId),
-        mark: u64,
+        booking: &Booking,
         ending: Ending,
         now: Millis,
     ) {
@@ -252,12 +256,13 @@ impl Selector {
             }
             _ => false,
         };
-        let gave_up = is_given_up && self.is_overdue(id, worker, now);
+        // A copy that does not come is the fault of its source.
+        let gave_up = is_given_up && booking.copying.is_none() && self.is_overdue(id, worker, now);
         let blame = Blame {
             failures: u32::from(ending == Ending::Failed),
             give_ups: u8::from(gave_up),
         };
-        self.blame(worker, mark, blame, now);
+        self.blame(worker, booking.mark, blame, now);
         let ended = |h: &mut Health| h.ended(id, (ending, gave_up), breaker, now);
         self.fleet.change_health(worker, ended);
     }

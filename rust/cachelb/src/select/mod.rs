@@ -221,6 +221,8 @@ impl<'a, 'r> Step<'a, 'r> {
             s.publish(LocalChange::Withdrawn(booking));
             return Err(error);
         }
+        #[cfg(feature = "peers")]
+        self.book_copy(worker, booking);
         let s = &mut *self.selector;
         if let Some(family) = request.family
             && request.wanted != Wanted::Prefill

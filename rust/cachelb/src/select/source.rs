@@ -1,7 +1,7 @@
 //! The peer from which a picked worker copies blocks, if its first token then comes sooner for all.
 //!
 //! ```text
-//! copy = startup ms + ms per token * tokens [own, end)
+//! copy = until both links are free + startup ms + ms per token * tokens [own, end)
 //! cost = ms of computing from end * (1 + queued + 0.3 running) + copy       argmin; without a source end = own, copy = 0
 //! ```
 //!
@@ -10,13 +10,18 @@
 //! Only blocks are copied that events of a source announced in a medium that it serves from, none that are merely
 //! expected there. Engines whose layers resume only at some blocks have no source.
 
-use cachelb_core::ids::{Medium, WorkerId};
+pub(crate) mod links;
+
+use cachelb_core::ids::{Medium, Millis, WorkerId};
 use cachelb_core::index::Resumes;
+use cachelb_core::load::BookingId;
 use cachelb_events::FeedState;
 use cachelb_policy::{Speeds, load_of};
 
 use crate::Selector;
-use crate::fleet::health::Sleep;
+use crate::bookings::ledger::{Ending, Usage};
+use crate::bookings::{Booking, Copying};
+use crate::fleet::health::{Sleep, is_overdue};
 use crate::fleet::worker::{Eligibility, Member};
 use crate::indexes::peers::PeerGroup;
 use crate::indexes::reusable::Usable;
@@ -42,10 +47,106 @@ impl Selector {
     }
 }
 
+/// Copies that outweigh the terms of a group.
+const PRIOR: f64 = 8.0;
+
+impl PeerGroup {
+    /// How many times as long as by its terms copies take.
+    fn slower(&self) -> f64 {
+        self.pace.get().map_or(1.0, |pace| 1.0 / pace)
+    }
+}
+
+impl Selector {
+    /// Whether the first token of a booking that copies is far too late, and how long the copy has taken.
+    fn copy_ms(&self, id: BookingId, copying: &Copying, now: Millis) -> (bool, f64) {
+        let (book, max_age) = (&self.bookings.book, self.settings.max_report_age_ms);
+        let waited = book.overdue(id, Millis(0), now, max_age);
+        waited.map_or((false, 0.0), |(waited_ms, compute_ms)| {
+            let is_late = is_overdue((waited_ms, compute_ms + copying.source.load_ms));
+            (is_late, waited_ms as f64 - compute_ms)
+        })
+    }
+
+    /// The request of a booking that copies has its first token, or ended without it. `counts` unless how long that took
+    /// shows nothing.
+    pub(crate) fn copied(
+        &mut self,
+        (worker, id): (WorkerId, BookingId),
+        booking: &mut Booking,
+        counts: bool,
+        now: Millis,
+    ) {
+        let copying = booking.copying.as_mut();
+        let Some(copying) = copying.filter(|copying| !copying.is_over) else {
+            return;
+        };
+        let (source, (is_late, ms)) = (copying.source, self.copy_ms(id, copying, now));
+        // Computing did not take all of that time.
+        self.bookings.book.learn_nothing(id);
+        let links = &mut self.links;
+        links.free(id, copying, worker, now);
+        if self.fleet.member(source.worker).is_none() || !counts {
+            return;
+        }
+        if is_late {
+            links.rest(source.worker, now);
+        } else if copying.is_alone {
+            self.pools.each_peers(|groups| {
+                let mut groups = groups.iter_mut();
+                if let Some(group) = groups.find(|group| PeerGroup::id(&group.name) == source.group)
+                {
+                    let by_terms = source.load_ms / group.slower();
+                    if group.pace.get().is_none() {
+                        let prior = PRIOR * by_terms * by_terms;
+                        (group.pace.squares, group.pace.products) = (prior, prior);
+                    }
+                    group.pace.observe(by_terms, ms.max(0.0));
+                }
+            });
+        }
+    }
+
+    /// The request of a booking ended; one that completed shows how much it found.
+    pub(crate) fn copy_ended(
+        &mut self,
+        booked: (WorkerId, BookingId),
+        booking: &mut Booking,
+        (ending, usage): (Ending, Usage),
+        now: Millis,
+    ) {
+        if let Some(copying) = &mut booking.copying {
+            copying.is_alone = false;
+        }
+        let counts = matches!(ending, Ending::Cancelled | Ending::Failed);
+        self.copied(booked, booking, counts, now);
+        let found = usage.cached_tokens.filter(|_| ending == Ending::Completed);
+        if let (Some(found), Some(Copying { source, .. })) = (found, booking.copying.as_deref())
+            && self.fleet.member(source.worker).is_some()
+        {
+            let block = u64::from(self.pools[booking.pool].block_size);
+            let is_miss = found < source.end_tokens.min(source.start_tokens + block);
+            let links = &mut self.links;
+            links.judge(source.worker, is_miss, now);
+        }
+    }
+}
+
 impl Step<'_, '_> {
     /// Names the source of the picked worker.
     pub fn name_source(&mut self) {
         self.pick.source = self.source();
+    }
+
+    /// Books the copy of a request that was booked.
+    pub fn book_copy(&mut self, worker: WorkerId, id: BookingId) {
+        let (s, now) = (&mut *self.selector, self.request.now);
+        let book = &mut s.bookings.book;
+        let is_alone = book.loads.get(worker).is_some_and(|load| load.pending == 1);
+        let to = (worker, is_alone);
+        if let (Some(source), Some(booking)) = (self.pick.source, book.bookings.payload_mut(id)) {
+            booking.copying = Some(Box::new(s.links.book(id, source, to, now)));
+        }
     }
 
     fn source(&self) -> Option<Source> {
@@ -82,8 +183,19 @@ impl Step<'_, '_> {
                 (self.offers.iter()).filter(|offer| offer.eligibility == Eligibility::Excluded);
             excluded.any(|offer| offer.id.is_some_and(|id| id.slot == slot))
         };
-        let sends = |slot: u32| {
-            let member = s.fleet.at(slot).filter(|_| slot != row.slot);
+        let links = &s.links;
+        let is_late = |id: &BookingId| {
+            let booking = s.bookings.book.bookings.payload(*id);
+            let copying = booking.and_then(|booking| booking.copying.as_deref());
+            copying.is_some_and(|copying| s.copy_ms(*id, copying, request.now).0)
+        };
+        let id = |slot: u32| {
+            let generation = s.fleet.at(slot)?.generation?;
+            Some(WorkerId { slot, generation })
+        };
+        let to = id(row.slot)?;
+        let sends = |from: WorkerId| {
+            let member = s.fleet.member(from).filter(|_| from != to);
             member.is_some_and(|member| {
                 member.condition() != Eligibility::NotReady
                     && !member.profile.is_shared_cache
@@ -92,7 +204,8 @@ impl Step<'_, '_> {
                     && (member.feed_in(request.pool))
                         .is_some_and(|feed| feed.state == FeedState::Live)
                     && sizes(member) == per_block
-                    && !is_excluded(slot)
+                    && !is_excluded(from.slot)
+                    && links.sends(from, request.now, is_late)
             })
         };
         let (mut least, mut found) = (cost(own), None);
@@ -101,33 +214,35 @@ impl Step<'_, '_> {
             let Some(ms_per_token) = loading.ms_per_token else {
                 continue;
             };
+            let slower = group.slower();
             answer.for_each(|(slot, _)| {
-                let is_source = group.members.has(slot) && group.sources.has(slot);
-                if !is_source || !sends(slot) || !resumes(slot) {
+                let is_source = group.members.has(slot) && group.sources.has(slot) && resumes(slot);
+                let Some(worker) = id(slot).filter(|id| is_source && sends(*id)) else {
                     return;
-                }
+                };
                 let end = index.held_from(depths, slot, media, own).min(most);
                 let end = usable.whole(end);
                 if end <= own {
                     return;
                 }
                 let (start_tokens, end_tokens) = (usable.tokens(own), usable.tokens(end));
-                let tokens = (end_tokens - start_tokens) as f64;
-                let load_ms = tokens.mul_add(ms_per_token, loading.startup_ms);
+                let link_ms = slower * ms_per_token * (end_tokens - start_tokens) as f64;
+                let wait_ms = links.wait_ms(worker, to, request.now);
+                let load_ms = wait_ms + slower * loading.startup_ms + link_ms;
                 let ms = cost(end) + load_ms;
                 if ms < least {
                     let in_full =
                         |medium: &&Medium| index.held_from(depths, slot, &[**medium], own) >= end;
                     let medium = media.iter().find(in_full).or(media.last());
                     least = ms;
-                    let generation = s.fleet.at(slot).and_then(|member| member.generation);
-                    found = medium.zip(generation).map(|(&medium, generation)| Source {
-                        worker: WorkerId { slot, generation },
+                    found = medium.map(|&medium| Source {
+                        worker,
                         group: PeerGroup::id(&group.name),
                         medium,
                         start_tokens,
                         end_tokens,
                         load_ms,
+                        link_ms,
                     });
                 }
             });

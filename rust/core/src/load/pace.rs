@@ -89,7 +89,8 @@ impl Speed {
         }
     }
 
-    fn observe(&mut self, work: f64, ms: f64) {
+    /// Observes work and the time it took.
+    pub fn observe(&mut self, work: f64, ms: f64) {
         let keep = 1.0 - 1.0 / WORKER_MEMORY;
         self.squares = self.squares * keep + work * work;
         self.products = self.products * keep + work * ms;

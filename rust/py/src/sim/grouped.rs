@@ -4,7 +4,6 @@ use std::sync::Mutex;
 
 use cachelb_core::ids::SequenceHash;
 use cachelb_sim::{ServedCache, Step, StepChange};
-use pyo3::exceptions::PyKeyError;
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyTuple};
 
@@ -93,12 +92,6 @@ impl GroupedEngineCache {
         let end = ranged(computed_tokens, "computed_tokens", 0, MOST_TOKENS)? as u32;
         let steps = lock(&self.cache).extend(request, hashes.as_slice(py), end);
         rows(py, &steps)
-    }
-
-    #[doc = stub!("GroupedEngineCache.computed")]
-    fn computed(&self, request: u64) -> PyResult<u32> {
-        let computed = lock(&self.cache).computed(request);
-        computed.ok_or_else(|| PyKeyError::new_err(request))
     }
 
     #[doc = stub!("GroupedEngineCache.release")]

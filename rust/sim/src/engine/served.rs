@@ -107,12 +107,6 @@ impl ServedCache {
         (number, hit)
     }
 
-    /// Tokens of a request that are computed, `None` for one that is gone.
-    #[must_use]
-    pub fn computed(&self, request: u64) -> Option<u32> {
-        Some(self.requests.get(&request)?.computed)
-    }
-
     /// Computes the rest of a prompt, as far as there is room.
     pub fn prefill(&mut self, request: u64) -> Vec<Step> {
         let mut steps = Vec::new();

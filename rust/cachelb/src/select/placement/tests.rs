@@ -12,6 +12,8 @@ use cachelb_core::load::BookingId;
 use cachelb_events::{FeedState, Heard, Worth};
 use cachelb_policy::{KvAware, OverlapCost, Reason, Rule, Seconds};
 
+#[cfg(feature = "peers")]
+mod links;
 mod lossy;
 #[cfg(feature = "peers")]
 mod peers;

@@ -14,7 +14,7 @@ const POOL: PoolId = PoolId(0);
 const CPU: &[Medium] = &[Medium::Cpu];
 const BOTH: &[Medium] = &[Medium::Gpu, Medium::Cpu];
 
-fn terms(ms_per_token: f64, startup_ms: f64, media: &[Medium]) -> PeerTerms {
+pub(super) fn terms(ms_per_token: f64, startup_ms: f64, media: &[Medium]) -> PeerTerms {
     PeerTerms {
         loading: Loading {
             ms_per_token: Some(ms_per_token),
@@ -80,11 +80,16 @@ proptest! {
         queued in 0_u64..3,
     ) {
         let (mut fleet, path) = (Fleet::measured(), prompt(0, 12));
-        let workers: [Blocks; 3] = workers.map(|(gpu, (start, end))| (gpu, (start, end.max(start))));
-        for (at, &(gpu, (start, end))) in workers.iter().enumerate() {
-            if gpu > 0 {
-                fleet.store(at, &path[..gpu as usize], 0);
-            }
+        // Blocks behind one that no worker holds are not announced.
+        let known = workers.iter().map(|worker| worker.0).max().unwrap_or(0);
+        let workers: [Blocks; 3] = workers.map(|(gpu, (start, end))| {
+            let start = start.min(known);
+            (gpu, (start, end.max(start)))
+        });
+        for (at, &(gpu, _)) in workers.iter().enumerate().filter(|(_, worker)| worker.0 > 0) {
+            fleet.store(at, &path[..gpu as usize], 0);
+        }
+        for (at, &(_, (start, end))) in workers.iter().enumerate() {
             if end > start {
                 fleet.announce(at, &path[..end as usize], start as usize, Medium::Cpu, 0);
             }

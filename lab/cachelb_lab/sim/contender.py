@@ -21,14 +21,17 @@ POOL_BLIND = "+events+pool-blind"
 PULL = "pull_min_tokens"
 """Option of a run: tokens from which a router names a worker to take cached blocks from."""
 
+PEERS = "peers_times"
+"""Option of a run: a router knows which workers copy from each other, and that many times the time of a copy."""
+
 _OF_ADMISSION = tuple(option.name for option in fields(AdmissionOptions))
 _ENDINGS = (KV_EVENTS, POOL_BLIND, ORACLE)
 
 
 def admission_apart(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Split options into those of router and policy and those of `cachelb.Admission`, without that of a run."""
+    """Split options into those of router and policy and those of `cachelb.Admission`, without those of a run."""
     own = {name: value for name, value in options.items() if name in _OF_ADMISSION}
-    return {name: value for name, value in options.items() if name not in own and name != PULL}, own
+    return {name: value for name, value in options.items() if name not in {*own, PULL, PEERS}}, own
 
 
 def admission_in_short(admission: AdmissionOptions) -> dict[str, Any]:

@@ -320,6 +320,11 @@ class FleetSpec:
         return next((worker.tier for worker in self.workers if worker.tier), None)
 
     @property
+    def peers(self) -> PeerSpec | None:
+        """Return how its first worker that does so takes blocks from others."""
+        return next((worker.peers for worker in self.workers if worker.peers), None)
+
+    @property
     def names(self) -> list[str]:
         """Return a name for each worker."""
         return [f"worker-{number}" for number in range(len(self.workers))]

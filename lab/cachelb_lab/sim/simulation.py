@@ -18,7 +18,7 @@ from cachelb.policies import PolicyLike
 from cachelb.router import Router
 from cachelb.router.flat import grouped
 from cachelb_lab.sim.checks import check_fields, seconds_or_for_ever
-from cachelb_lab.sim.contender import KV_EVENTS, ORACLE, POOL_BLIND, PULL, Contender, admission_apart
+from cachelb_lab.sim.contender import KV_EVENTS, ORACLE, PEERS, POOL_BLIND, PULL, Contender, admission_apart
 from cachelb_lab.sim.fleet import FleetSpec
 from cachelb_lab.sim.gateway import Gateway, RouterGateway
 from cachelb_lab.sim.result import SimResult
@@ -183,7 +183,8 @@ def simulate(
         **router_options: Options of `cachelb.Router` and of the policy; those of `cachelb.Admission`, with which
             requests are refused; and ``pull_min_tokens``, from which on a request takes cached blocks from another
             worker of the fleet, by llm-d's rule: the one with the longest prefix in host memory, as far as KV events
-            show it, or of several one drawn by 1 / (1 + waiting requests).
+            show it, or of several one drawn by 1 / (1 + waiting requests). With ``peers_times`` routers name that worker
+            themselves (`Router.peer_groups`), from the true times of copies, multiplied by it.
 
     Returns:
         The outcome of every request.
@@ -227,7 +228,7 @@ def simulate(
         router_options = {"training": "inline", **router_options}
     if fleet.tier is not None and signals.pool_known and policy == "adaptive":
         router_options = {"load_ms_per_token": {"cpu": fleet.tier.load_ms_per_token}, **router_options}
-    pull_min_tokens = router_options.get(PULL)
+    pull_min_tokens, peers_times = router_options.get(PULL), router_options.get(PEERS)
     router_options, bounds = admission_apart(router_options)
     halves = (router_options.get("prefill_policy"), router_options.get("decode_policy"))
     events = signals.kv_events if signals.kv_events is not None else "kv-aware" in (policy, *halves)
@@ -239,6 +240,9 @@ def simulate(
             blocks = pool.blocks(workload.block_size)
             ms = pool.load_ms_per_token
             router.shared_caches.add("pool", load_ms_per_token=ms, ttl_s=None, kv_blocks=blocks, workers=members)
+        if fleet.peers is not None and peers_times is not None:
+            ms, startup_ms = (peers_times * ms for ms in (fleet.peers.load_ms_per_token, fleet.peers.startup_ms))
+            router.peer_groups.add("peers", load_ms_per_token=ms, startup_ms=startup_ms, port=1)
         return router
 
     if gateway is not None and (gateways != 1 or sharing):

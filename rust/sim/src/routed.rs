@@ -11,7 +11,7 @@ use std::thread;
 
 use cachelb::selector::{
     Access, Eligibility, Ending, Facts, GateId, GateSettings, Newcomer, Offer, Offers, PairTerms,
-    Passage, Pick, PoolId, Rank, Receipt, Request, Selector, Ticket, Usage, Waits, Way,
+    Passage, Pick, PoolId, Rank, Receipt, Request, Selector, Source, Ticket, Usage, Waits, Way,
     WorkerStreams,
 };
 use cachelb::{CoreError, Error, Ranks, Registry};
@@ -325,8 +325,11 @@ impl<T: Clone + Send + Sync, A: Access + Sync> Routed<'_, T, A> {
             gateway: 0,
             source: None,
         };
-        let names = self.workload.prompt(id);
-        placed.source = (self.sources.as_mut()).and_then(|sources| sources.pick(names, placed));
+        let is_at = |source: Source| self.offers.iter().position(|o| o.id == Some(source.worker));
+        placed.source = pick.source.and_then(is_at).map(|at| at as u32);
+        if let Some(sources) = &mut self.sources {
+            placed.source = sources.pick(self.workload.prompt(id), placed);
+        }
         Some(placed)
     }
 
@@ -430,6 +433,7 @@ impl<T: Clone + Send + Sync, A: Access + Sync> Routed<'_, T, A> {
             key: session.or(prefix.as_ref().map(<[u8; 8]>::as_slice)),
             key_is_session: session.is_some(),
             attempt: attempt.attempt,
+            sends_source: true,
             number: self.number,
             now: millis(attempt.now),
             ..Request::default()

@@ -139,11 +139,12 @@ impl BlockIndex {
         expires: Option<Millis>,
     ) -> Result<Insert<'_>> {
         let capacity = self.worker(worker)?.capacity;
+        let capacity = self.held.shape.room(capacity.into(), medium);
         Ok(Insert {
             lane: lane_of(worker.slot, medium),
             expires: self.held.expiry.deadline(expires),
             index: self,
-            capacity,
+            capacity: u32::try_from(capacity).unwrap_or(u32::MAX),
             claimed: false,
         })
     }

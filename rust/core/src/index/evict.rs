@@ -65,7 +65,8 @@ impl BlockIndex {
         removed
     }
 
-    /// Evicts least recently used leaves until the worker holds at most `max_blocks` in every medium.
+    /// Evicts least recently used leaves until the worker holds at most `max_blocks`: of each medium, or of each on the device
+    /// if it may hold more elsewhere.
     ///
     /// # Errors
     /// [`crate::Error::UnknownWorker`].
@@ -74,6 +75,7 @@ impl BlockIndex {
         let mut evicted = 0;
         for medium in Medium::ALL {
             let count = self.held.lanes.count(worker.slot, medium);
+            let max_blocks = self.held.shape.room(max_blocks, medium);
             if count > max_blocks {
                 let lane = lane_of(worker.slot, medium);
                 evicted += self.evict(lane, count - max_blocks, &mut { u32::MAX });

@@ -54,6 +54,13 @@ impl BlockIndex {
         Self::of(Hashed::new(matcher))
     }
 
+    /// It may hold so many times a worker's capacity in each medium but device memory.
+    #[must_use]
+    pub fn with_tiers(mut self, times: u32) -> Self {
+        self.held.shape.tiers = times;
+        self
+    }
+
     /// Paths and depths of known hashes, on any worker.
     #[must_use]
     #[inline]

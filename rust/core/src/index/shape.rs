@@ -10,7 +10,7 @@ use super::table::Table;
 use super::table::blocks::{Blocks, CHUNK};
 use crate::collections::slab::Slot;
 use crate::error::Result;
-use crate::ids::{SequenceHash, WorkerId};
+use crate::ids::{Medium, SequenceHash, WorkerId};
 use crate::prefix_tree::nodes::{Node, Nodes};
 use crate::prefix_tree::{Held, NONE, PrefixTree, Shape};
 
@@ -47,6 +47,8 @@ pub struct Hashed {
     pub(super) version: u64,
     /// Whether any hash may be stored as given since the index was last empty.
     pub(super) claims: bool,
+    /// How many times as many blocks as in device memory a worker may hold in each other medium.
+    pub(super) tiers: u32,
 }
 
 impl Hashed {
@@ -58,7 +60,14 @@ impl Hashed {
             marks: Marks::default(),
             version: 1,
             claims: false,
+            tiers: 1,
         }
+    }
+
+    /// Blocks that a worker of this capacity may hold in a medium.
+    pub(super) fn room(&self, capacity: u64, medium: Medium) -> u64 {
+        let is_device = matches!(medium, Medium::Gpu | Medium::Speculative);
+        capacity.saturating_mul(if is_device { 1 } else { self.tiers.into() })
     }
 
     /// Fills the columns of the fresh ids from `base` on and adds them to the table, up to a hash that is already stored:

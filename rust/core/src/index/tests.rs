@@ -46,6 +46,33 @@ fn depth(index: &BlockIndex, hashes: &[SequenceHash], slot: u32) -> u32 {
 }
 
 #[test]
+fn other_media_hold_a_multiple_of_the_device() {
+    let mut index = BlockIndex::new(Matcher::Kary).with_tiers(3);
+    index.add_worker(worker(0), 8);
+    for capacity in [8, 5] {
+        index.add_worker(worker(0), capacity);
+        for (medium, most) in [(Medium::Gpu, capacity), (Medium::Cpu, 3 * capacity)] {
+            for number in 0..40 {
+                let blocks = path(&[number]);
+                index
+                    .announce(worker(0), None, &blocks, medium, None)
+                    .unwrap();
+                index.validate().unwrap();
+            }
+            assert_eq!(
+                index.held.lanes.count(0, medium),
+                u64::from(most),
+                "{medium:?}"
+            );
+        }
+    }
+    index.add_worker(worker(0), 2);
+    let counts = [Medium::Gpu, Medium::Cpu].map(|medium| index.held.lanes.count(0, medium));
+    assert_eq!(counts, [2, 6]);
+    index.validate().unwrap();
+}
+
+#[test]
 fn split_runs_are_joined_when_the_branch_is_gone() {
     let mut index = index(100);
     let (long, branch) = (path(&[1, 2, 3, 4, 5, 6]), path(&[1, 2, 3, 9]));

@@ -2,8 +2,9 @@
 
 use super::marks::Marks;
 use super::shape::Hashed;
-use crate::epoch_lru::lanes::slot_of;
+use crate::epoch_lru::lanes::{medium_of, slot_of};
 use crate::error::Result;
+use crate::ids::Medium;
 use crate::prefix_tree::Held;
 use crate::prefix_tree::validate::ensure;
 
@@ -34,7 +35,12 @@ impl Hashed {
             let slot = slot_of(lane);
             let worker = held.lanes.worker(slot);
             ensure!(
-                worker.is_none_or(|worker| l.count <= u64::from(worker.capacity)),
+                worker.is_none_or(|worker| {
+                    let room = held
+                        .shape
+                        .room(worker.capacity.into(), Medium::ALL[medium_of(lane)]);
+                    l.count <= room
+                }),
                 "worker {slot} is over its capacity"
             );
         }

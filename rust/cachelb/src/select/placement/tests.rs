@@ -164,6 +164,20 @@ impl Fleet {
 }
 
 #[test]
+fn host_memory_holds_more_than_the_device() {
+    let mut fleet = Fleet::new(RULE);
+    let mut workers = fleet.selector.workers_mut();
+    workers.add("a", small(10), Millis(0));
+    let prompts: Vec<_> = (0..8).map(|number| prompt(1_000 * number, 5)).collect();
+    for path in &prompts {
+        fleet.store(0, path, 0);
+        fleet.announce(0, path, 0, Medium::Cpu, 0);
+    }
+    let held = prompts.iter().map(|path| fleet.matched(path, 0));
+    assert_eq!(held.collect::<Vec<_>>(), [5; 8]);
+}
+
+#[test]
 fn the_block_with_the_last_token_of_a_prompt_is_computed_again() {
     let (mut fleet, path) = (Fleet::new(RULE), prompt(0, 4));
     fleet.store(0, &path, 1);

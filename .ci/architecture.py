@@ -1,4 +1,4 @@
-"""Writes docs/images/architecture.svg, the picture of docs/architecture.md; `--check` only compares.
+"""Writes docs/images/architecture.svg, the picture of docs/maintainers/architecture.md; `--check` only compares.
 
 usage: architecture.py [--check | --dark FILE]
 

@@ -1,9 +1,10 @@
 """Check the prose of sources and pages: comments, docstrings, texts of messages, paragraphs.
 
-    python .ci/prose.py --most 40
+    python .ci/prose.py --most 40 --most-pages 40 --most-words 40000
 
 Prints each sentence that begins with a word of OPENINGS or holds one of WORDS; fails with more than that many. Code in
-backticks and quotations are left out.
+backticks and quotations are left out. Counts the pages and words of the users' documentation, which is docs/ without
+MAINTAINERS, and fails above the limits.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ OPENINGS: Final = re.compile(r"(?:^|(?<=[.!?:] )|(?<=\| ))(?:What|The same|Of)\b
 WORDS: Final = re.compile(r"\b(?:nobody|says|told|believed)\b", re.IGNORECASE)
 QUOTED: Final = re.compile(r"`[^`]*`|\"[^\"]*\"|“[^”]*”")
 RUST: Final = re.compile(r"//[/!]?\s?(.*)|\"((?:\\.|[^\"\\\n])*)\"")
+MAINTAINERS: Final = "docs/maintainers"
 SKIPPED: Final = ("docs/upgrading.md", "CHANGELOG.md")
 
 
@@ -34,12 +36,23 @@ def main() -> None:
     """Print what is found in the files of this checkout."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--most", type=int, default=0, help="sentences allowed in all")
-    most = parser.parse_args().most
+    parser.add_argument("--most-pages", type=int, default=0, help="pages allowed in the users' documentation")
+    parser.add_argument("--most-words", type=int, default=0, help="words allowed there")
+    given = parser.parse_args()
     files = subprocess.run(["git", "ls-files"], check=True, capture_output=True, text=True).stdout.split("\n")
     found = [finding for name in sorted(files) if Path(name).is_file() for finding in check(Path(name))]
     print("\n".join(found))
-    print(f"{len(found)} sentences, at most {most}")
-    sys.exit(len(found) > most)
+    print(f"{len(found)} sentences, at most {given.most}")
+    pages, words = volume(Path())
+    print(f"{pages} pages of users' documentation, at most {given.most_pages}")
+    print(f"{words:,} words on them, at most {given.most_words:,}")
+    sys.exit(len(found) > given.most or pages > given.most_pages or words > given.most_words)
+
+
+def volume(root: Path) -> tuple[int, int]:
+    """Count the pages and the words of the users' documentation."""
+    pages = [page for page in (root / "docs").rglob("*.md") if not page.is_relative_to(root / MAINTAINERS)]
+    return len(pages), sum(len(page.read_text("utf-8").split()) for page in pages)
 
 
 def check(path: Path) -> Iterator[str]:

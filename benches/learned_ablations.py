@@ -1,4 +1,4 @@
-"""The gain of parts of the learned policy: the last section of docs/learned-grid.md.
+"""The gain of parts of the learned policy: the last section of docs/maintainers/learned-grid.md.
 
 Every run is kept in a file, as those of the grid are.
 
@@ -35,7 +35,7 @@ def main() -> None:
     parser.add_argument("--only", default="", help="run those whose title contains this")
     parser.add_argument("--write", action="store_true", help="run nothing, write of what is there")
     parser.add_argument("--runs", type=Path, default=Path("bench-results/learned-ablations.jsonl"))
-    parser.add_argument("--out", type=Path, default=Path("docs/learned-grid.md"))
+    parser.add_argument("--out", type=Path, default=Path("docs/maintainers/learned-grid.md"))
     given = parser.parse_args()
     if given.again:
         given.runs.unlink(missing_ok=True)

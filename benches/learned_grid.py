@@ -1,4 +1,4 @@
-"""The policy `learned` over Lodestar's grid, beside all that could be used instead: writes docs/learned-grid.md.
+"""The policy `learned` over Lodestar's grid, beside the alternatives: writes docs/maintainers/learned-grid.md.
 
 Every run is kept in a file, so a stopped grid goes on where it was, and `--seeds 5` after `--seeds 1` runs four.
 
@@ -92,7 +92,7 @@ def _arguments() -> argparse.Namespace:
     given.fleets = given.fleets or (FLEETS[0] if small else ",".join(FLEETS))
     given.seeds = given.seeds or (1 if small else 5)
     given.count = given.count or (SMALL_COUNT if small else COUNT)
-    given.out = given.out or Path("bench-results/learned-grid.md" if small else "docs/learned-grid.md")
+    given.out = given.out or Path("bench-results/learned-grid.md" if small else "docs/maintainers/learned-grid.md")
     return given
 
 

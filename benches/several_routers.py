@@ -1,7 +1,7 @@
 """Several routers in processes of their own behind round robin: gain and cost of sharing, and the effect of faults.
 
     python -m benches.several_routers [--requests 2000] [--factor 20] [--counts 2,4,8] [--conversations 6000]
-        [--out docs/several-routers.md]
+        [--out docs/maintainers/several-routers.md]
 
 Replays Mooncake's conversation trace in compressed real time: requests stay open as long as a worker would need for
 them, divided by the same factor, so as many are open at a time as were then. Every worker has a true LRU cache. The

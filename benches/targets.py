@@ -1,4 +1,4 @@
-"""The targets and the figures reached, in one table: writes docs/targets.md.
+"""The targets and the figures reached, in one table: writes docs/maintainers/targets.md.
 
     make bench && python -m benches.compare && python -m benches.targets
 
@@ -27,7 +27,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--bench", type=Path, help="file that `make bench` wrote; the newest if not given")
     parser.add_argument("--compare", type=Path, default=RESULTS / "compare.json")
-    parser.add_argument("--out", type=Path, default=ROOT / "docs" / "targets.md")
+    parser.add_argument("--out", type=Path, default=ROOT / "docs" / "maintainers" / "targets.md")
     given = parser.parse_args()
     newest = given.bench or max(RESULTS.glob("20*.json"), key=lambda path: path.stat().st_mtime, default=None)
     if newest is None:

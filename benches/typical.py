@@ -2,7 +2,7 @@
 
     python -m benches.typical                               # all of it: a quarter of an hour on two free cores
     python -m benches.typical --store mine.jsonl --from bench-results/typical.jsonl   # the default alone, once more
-    python -m benches.typical --only report,agents --curve --out docs/typical.md
+    python -m benches.typical --only report,agents --curve --out docs/maintainers/typical.md
 
 Cells are the halves of traces that no policy was made on, agents whose turns follow the answer before, low loads with
 few system prompts, wrong numbers of blocks, gateways that share nothing, and every fault and delay. A cell has three

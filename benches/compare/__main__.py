@@ -1,4 +1,4 @@
-"""Install the alternatives beside cachelb, measure all in one run, write docs/compare.md and its picture.
+"""Install the alternatives beside cachelb, measure all in one run, write docs/maintainers/compare.md and its picture.
 
     python -m benches.compare                     # about ten minutes, after a download of 500 MB
     python -m benches.compare --calls 64          # fewer calls
@@ -56,10 +56,10 @@ def main() -> None:
     report = _read(RUN)
     if report is None:
         raise SystemExit(f"there is no {RUN.relative_to(ROOT)}: run without --write and --crates first")
-    docs = ROOT / "docs"
+    docs = ROOT / "docs" / "maintainers"
     (docs / "compare.md").write_text(page(report, _read(CRATES)), encoding="utf-8")
     picture(report, docs / "images" / "compare.svg")
-    print("wrote docs/compare.md and docs/images/compare.svg", file=sys.stderr)
+    print("wrote docs/maintainers/compare.md and docs/maintainers/images/compare.svg", file=sys.stderr)
 
 
 def _install() -> None:

@@ -1,6 +1,6 @@
 """Play traces through Dynamo's simulator with its own router, and through cachelb's with its policies; write a page.
 
-    python -m benches.dynamo                               # all, fifteen minutes on two cores; writes docs/dynamo.md
+    python -m benches.dynamo                               # all, fifteen minutes on two cores; writes the page
     python -m benches.dynamo --only agents --policy "adaptive+events,cache-aware+events" --out -
     python -m benches.dynamo --again adaptive,adaptive+events      # the policy has changed: make its runs again
     python -m benches.dynamo --dynamo "kv_router(router_track_output_blocks=true)" --out -
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 ROOT = Path(__file__).resolve().parents[2]
+PAGES = ROOT / "docs" / "maintainers"
 DATA = Path(os.environ.get("CACHELB_DATA", ROOT.parent / "shared")) / "traces"
 SETTINGS = {
     "conversation": Setting(
@@ -97,8 +98,8 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--seeds", type=int, default=3, help="of cachelb")
     parser.add_argument("--again", default="", help="policies whose runs are made again")
     parser.add_argument("--store", type=Path, default=ROOT / "bench-results" / "dynamo.jsonl")
-    parser.add_argument("--out", default=str(ROOT / "docs" / "dynamo.md"), help="Markdown; - for standard output")
-    parser.add_argument("--svg", type=Path, default=ROOT / "docs" / "images" / "dynamo.svg")
+    parser.add_argument("--out", default=str(PAGES / "dynamo.md"), help="Markdown; - for standard output")
+    parser.add_argument("--svg", type=Path, default=PAGES / "images" / "dynamo.svg")
     return parser.parse_args()
 
 

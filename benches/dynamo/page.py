@@ -30,13 +30,13 @@ _HEAD = """# Beside Dynamo's own router
 the wheel into an environment of its own, writes this page, and keeps every run in `bench-results/dynamo.jsonl`.
 
 - **Equal engines**: {workers} workers with DynoSim's scheduler and its default polynomial for the time of a pass, both
-  of which cachelb's simulator models ([what fits](simulator.md#the-scheduler-dynosim-161)). A cell counts if every
+  of which cachelb's simulator models ([what fits](../simulator.md#the-scheduler-dynosim-161)). A cell counts if every
   time under `round_robin` differs by at most {tolerance:.0%} between the simulators: see the last table. Policies
   route in no time, receive KV events at once and no load reports, as Dynamo's router does there.
 - **Traces**: Mooncake's conversation (12,031 requests, 6,400 blocks of 64 tokens a worker), and 60 recorded sessions of
   coding agents, open loop by their recorded times (3,576 requests of 112,000 tokens in the median, DynoSim's default of
   16,384 blocks). x1 of the conversation is its own speed; the sessions span days, and x1 of them is 8 times as fast.
-  The [generated agents](agentic.md) begin 0.02 sessions per second at x1, and their turns wait for the answer before
+  The [generated agents](../agentic.md) begin 0.02 sessions per second at x1, and their turns wait for the answer before
   (3,000 requests of 124,000 tokens in the median, 7,153 blocks, which are the memory of an H100 beside Llama-3-8B).
   Round robin is played with their turns by the clock: where turns wait, arrivals that differ by a millisecond change
   its mean TTFT by up to a tenth, in one simulator as between two. No prompt finds the answer before it in a cache.

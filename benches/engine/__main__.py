@@ -1,4 +1,4 @@
-"""Policies in front of two real vLLM on the CPUs of this machine: writes docs/engines-measured.md and its picture.
+"""Policies in front of two real vLLM on this machine's CPUs: writes docs/maintainers/engines-measured.md.
 
     make bench-engine                                      # 8 policies, 12 rounds; 25 minutes on two idle cores
     make bench-engine BENCH_ARGS="--policy round-robin,adaptive(a=1)+events"  # others; stored rounds are filled up
@@ -103,7 +103,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--minutes", type=float, default=1e9, help="begin no episode that would end later than that")
     parser.add_argument("--write", action="store_true", help="measure nothing")
     parser.add_argument("--runs", type=Path, default=ROOT / "bench-results" / "engines.jsonl")
-    parser.add_argument("--out", type=Path, default=ROOT / "docs" / "engines-measured.md")
+    parser.add_argument("--out", type=Path, default=ROOT / "docs" / "maintainers" / "engines-measured.md")
     given = parser.parse_args()
     for name, least in {"rounds": 1, "turns": 2, "chats": Shape().shared * Shape().sharing}.items():
         if getattr(given, name) < least:

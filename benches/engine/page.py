@@ -34,7 +34,7 @@ _SIMULATED = f"""
 ## Simulated
 
 Equal chats with equal draws, closed loop included, in simulated time: the routers are real, each a new one that
-is given nothing but names of workers, before two [simulated engines](simulator.md) with passes of at most
+is given nothing but names of workers, before two [simulated engines](../simulator.md) with passes of at most
 {PASS_TOKENS:,} tokens and {SEQUENCES} requests. They are calibrated with the single requests of the table below, one at
 each engine at the same moment, because the engines slow each other down; no episode has a part in it. Each round is
 played a few times, with passes up to {UNEVEN:.0%} longer or shorter, drawn for each second and engine. The greatest

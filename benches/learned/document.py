@@ -1,4 +1,4 @@
-"""docs/learned-grid.md: the tables of the runs."""
+"""docs/maintainers/learned-grid.md: the tables of the runs."""
 
 from __future__ import annotations
 

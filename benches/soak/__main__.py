@@ -1,6 +1,6 @@
 """Everything at once for half an hour: two gateways that share, engines with events, faults, and the cost.
 
-    python -m benches.soak [--minutes 30] [--rate 0] [--out docs/soak.md]
+    python -m benches.soak [--minutes 30] [--rate 0] [--out docs/maintainers/soak.md]
 
 Two gateways (the Starlette example and `cachelb serve`, each a process) tell each other over `ZmqMesh` what they book
 and place, poll the metrics and receive the KV cache events of eight fake engines that answer over HTTP, two of them

@@ -10,7 +10,8 @@ if TYPE_CHECKING:
 
 _HEAD = """# Half an hour of everything
 
-Written by `python -m benches.soak --out docs/soak.md`, which fails when a line of the first table does not hold.
+Written by `python -m benches.soak --out docs/maintainers/soak.md`, which fails when a line of the first table does not
+hold.
 
 Two gateways, the Starlette example and `cachelb serve`, a process each, share bookings and placements over `ZmqMesh`,
 receive the KV cache events of {workers} fake engines and poll their metrics; `cachelb serve` holds requests by an

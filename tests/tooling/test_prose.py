@@ -39,3 +39,11 @@ def test_findings(name: str, source: str, expected: list[tuple[int, str]], tmp_p
     file.write_text(source)
     found = [finding.removeprefix(f"{file}:").split(": ")[:2] for finding in PROSE.check(file)]
     assert [(int(line), word) for line, word in found] == expected
+
+
+def test_pages_and_words_are_counted_without_those_for_maintainers(tmp_path: Path) -> None:
+    for name, text in {"a.md": "# Two words\n", "sub/b.md": "one\n", "maintainers/c.md": "not counted"}.items():
+        page = tmp_path / "docs" / name
+        page.parent.mkdir(parents=True, exist_ok=True)
+        page.write_text(text)
+    assert PROSE.volume(tmp_path) == (2, 4)

@@ -1,4 +1,4 @@
-"""The gain of boundary learning: the tables of docs/boundary-learning.md.
+"""The gain of boundary learning: the tables of docs/maintainers/boundary-learning-measured.md.
 
     python benches/boundary_learning.py            # three tables: some minutes on two cores
     python benches/boundary_learning.py depth      # one of depth, diversion, estimate, speed

@@ -1,4 +1,4 @@
-"""Figures of the simulator beside published measurements: the rows of docs/simulator.md. Not part of the checks.
+"""Figures of the simulator beside published measurements: the rows of docs/maintainers/simulator-measured.md.
 
 python benches/sim_validation.py --traces ../shared/traces
 

@@ -30,8 +30,8 @@ _HEAD = """# Beside Dynamo's own router
 the wheel into an environment of its own, writes this page, and keeps every run in `bench-results/dynamo.jsonl`.
 
 - **Equal engines**: {workers} workers with DynoSim's scheduler and its default polynomial for the time of a pass, both
-  of which cachelb's simulator models ([what fits](../simulator.md#the-scheduler-dynosim-161)). A cell counts if every
-  time under `round_robin` differs by at most {tolerance:.0%} between the simulators: see the last table. Policies
+  of which cachelb's simulator models ([what fits](simulator-measured.md#the-scheduler-dynosim-161)). A cell counts if
+  every time under `round_robin` differs by at most {tolerance:.0%} between the simulators: see the last table. Policies
   route in no time, receive KV events at once and no load reports, as Dynamo's router does there.
 - **Traces**: Mooncake's conversation (12,031 requests, 6,400 blocks of 64 tokens a worker), and 60 recorded sessions of
   coding agents, open loop by their recorded times (3,576 requests of 112,000 tokens in the median, DynoSim's default of

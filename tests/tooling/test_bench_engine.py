@@ -367,7 +367,7 @@ def test_single_requests_stand_beside_the_simulators(capsys: pytest.CaptureFixtu
         "2 x 64",
     ]
     assert singles.table("x", ["a"], [0.2], [0.05]).split()[-4:] == ["a", "200.0", "50.0", "0.25"]
-    # By the formula of docs/simulator.md, with a mfu of .72.
+    # By the formula of docs/maintainers/simulator-measured.md, with a mfu of .72.
     rate = 0.72 * 989e12
     expected_s = 4096 * 2 * 6.98e9 / rate + 4 * 32 * 128 * 32 * 4096 * 2048 / (0.6 * rate) + 0.002
     assert float(prompts[2].split()[2]) == pytest.approx(1e3 * expected_s, rel=0.01)

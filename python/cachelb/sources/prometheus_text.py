@@ -1,7 +1,7 @@
 """The few load samples of an engine's Prometheus page, without parsing the rest of it.
 
 One compiled pattern walks over the newlines of the page and stops only at the names below, so the cost is that of a
-search, not of a parse. Other lines may hold anything. `docs/engines.md` has every name, where it comes
+search, not of a parse. Other lines may hold anything. `docs/maintainers/engines.md` has every name, where it comes
 from, and why others are not read.
 
 Engines have a prefix of their own; OpenTelemetry and Ray turn its colon into an underscore, Ray puts `ray_` in front,

@@ -28,7 +28,7 @@ PANELS = {panel["title"]: panel for panel in DASHBOARD["panels"] if panel["type"
 QUERIES = {alert: rule["expr"] for alert, rule in RULES.items()} | {
     f"{title} {target['refId']}": target["expr"] for title, panel in PANELS.items() for target in panel["targets"]
 }
-PAGE = ROOT / "docs" / "metrics-and-alerts.md"
+PAGE = ROOT / "docs" / "observability.md"
 NAME = re.compile(r"cachelb_\w+")
 LABEL = re.compile(r"(\w+)[=!]")
 SELECTOR = re.compile(r"(cachelb_\w+)\{([^}]*)\}")

@@ -65,6 +65,19 @@ def test_every_option_of_a_policy_to_choose_has_a_line() -> None:
     assert sorted(option for option in options if re.search(rf"`{option}[`=]", page) is None) == []
 
 
+def test_times_among_the_results_are_those_of_the_page_that_their_row_links_to() -> None:
+    results = ROOT / "docs" / "results.md"
+    rows = [line.split(" | ") for line in results.read_text("utf-8").splitlines() if line.startswith("| [")]
+    times = 0
+    for traffic, _, *cells in (row for row in rows if len(row) == 5):
+        (link,) = re.findall(r"\]\(([^)#]+)", traffic)
+        source = (results.parent / link).read_text("utf-8")
+        for time in re.findall(r"[\d.,]+(?= m?s)", " ".join(cells)):
+            assert re.search(rf"(?<![\d.]){re.escape(time)}(?!\d)", source), f"{link} has no {time}"
+            times += 1
+    assert times >= 14
+
+
 def test_picture_of_the_architecture_is_as_its_script_draws_it() -> None:
     script = ROOT / ".ci" / "architecture.py"
     assert subprocess.run([sys.executable, script, "--check"], check=False).returncode == 0

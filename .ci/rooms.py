@@ -31,11 +31,13 @@ MOST_FILES: Final = 15
 # The library without features, and what of it a feature or a server has for itself: folders, and files without suffix.
 LIBRARY: Final = ("python", "rust/body", "rust/cachelb", "rust/core", "rust/events", "rust/policy", "rust/py")
 BESIDE: Final = (
+    "rust/cachelb/src/indexes/naming",
     "rust/cachelb/src/select/source",
     "rust/cachelb/src/sharing",
     "rust/events/src/tensorrt_llm",
     "rust/policy/src/published",
     "rust/policy/src/rules/learned",
+    "rust/py/src/decision/peers",
     "rust/py/src/ext_proc",
     "rust/py/src/gateway",
     "rust/py/src/router/keep",

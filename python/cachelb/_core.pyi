@@ -661,14 +661,18 @@ class RouterFleet(RouterEvents, LoadSink):  # type: ignore[misc]  # the native c
         self,
         name: str,
         *,
+        form: str,
+        port: int | None,
+        addresses: dict[str, str],
+        media: Sequence[str],
         model: str | None = None,
         load_ms_per_token: float | None = None,
         startup_ms: float | None = None,
-        media: Sequence[str] = ...,
         workers: Iterable[object] | None = None,
         sources: Iterable[object] | None = None,
     ) -> None: ...
     def remove_peer_group(self, name: str) -> bool: ...
+    def peer_groups(self) -> list[str]: ...
     def shared_caches(self) -> list[tuple[str, int]]: ...
     def after_fork(self, *, anew: bool = False) -> int | None: ...
     def event_rows(self) -> list[tuple[str, int | None, dict[str, Any]]]: ...

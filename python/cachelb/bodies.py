@@ -25,7 +25,7 @@ MatchBasis: TypeAlias = Literal["tokens", "certain", "learned", "likely"]
 """On what ground a prompt counts as shared, as `Decision.match_basis` has it."""
 
 DECISION_HEADERS: Final = frozenset(
-    f"x-cachelb-{name}" for name in ("worker", "prefill-worker", "decision", "reason", "matched-tokens")
+    f"x-cachelb-{name}" for name in ("worker", "prefill-worker", "decision", "reason", "matched-tokens", "kv-source")
 )
 """Headers of `Decision.headers`, which a router sends to workers."""
 

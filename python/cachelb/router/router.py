@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from cachelb.events.sink import RouterEvents
     from cachelb.explanation import Explanation
     from cachelb.forward import Forward
-    from cachelb.peers.groups import Naming
     from cachelb.policies import PolicyLike
     from cachelb.router.attachable import Attachable, Sharing
     from cachelb.router.settings import Health, Pairs
@@ -152,7 +151,6 @@ class Router(NativeRouter[W]):
         router._sources = Sources()
         router.discovered = Discovered()
         router._waiting = Waiting()
-        router._peers = {}
         router._pid = os.getpid()
         router._forgotten = 0
         forks.watch(router)
@@ -164,7 +162,6 @@ class Router(NativeRouter[W]):
     _secrets: tuple[Secret, ...]
     _sources: Sources
     _waiting: Waiting
-    _peers: dict[str, Naming]
     _pid: int
     _forgotten: int | None
     _exchange: Sharing | None = None
@@ -496,7 +493,7 @@ class Router(NativeRouter[W]):
     @property
     def peer_groups(self) -> PeerGroups:
         """The groups of workers that copy cached blocks from each other."""
-        return PeerGroups(self._fleet, self._peers)
+        return PeerGroups(self._fleet)
 
     @property
     def event_sink(self) -> RouterEvents:

@@ -70,6 +70,8 @@ pub use crate::fleet::{Fleet, may_be_worker};
 pub use crate::gates::{Before, Calls, Gate, GateSettings, Gates, Newcomer, Tally, Waits, Way};
 pub use crate::indexes::Pools;
 pub use crate::indexes::blocks::Lost;
+#[cfg(feature = "peers")]
+pub use crate::indexes::naming::{Form, Naming, host_and_port};
 pub use crate::indexes::peers::{PeerGroup, PeerTerms};
 pub use crate::indexes::pool::Pool;
 pub use crate::indexes::shared_cache::{SharedCache, SharedTerms};
@@ -87,6 +89,8 @@ pub use crate::request::{Family, FamilyName, Pick, PoolId, Request, Source, Want
 pub use crate::select::batch::BatchTerms;
 pub use crate::select::pair::PairTerms;
 pub use crate::select::policy_view::{Column, Survey};
+#[cfg(feature = "peers")]
+pub use crate::select::source::NamedSource;
 pub use crate::select::trace::{Held, Row as TraceRow, Seen, Trace};
 pub use crate::settings::{PoolSettings, Settings, Veto};
 #[cfg(feature = "sharing")]

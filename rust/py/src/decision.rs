@@ -4,6 +4,8 @@ mod attempt;
 pub mod explain;
 mod lease;
 pub mod outcome;
+#[cfg(feature = "peers")]
+mod peers;
 
 use std::fmt::Debug;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -15,7 +17,7 @@ use cachelb_policy::Reason;
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::{IntoPyDict, PyBool, PyDict, PyMappingProxy, PyString, PyTuple};
+use pyo3::types::{IntoPyDict, PyBool, PyDict, PyMappingProxy, PyString};
 
 pub use self::lease::Lease;
 use self::lease::develops;
@@ -39,11 +41,6 @@ pub trait Owner: Debug + Send + Sync {
 
     /// Name of the policy that picks for `wanted`.
     fn policy_name(&self, py: Python<'_>, wanted: Wanted) -> PyResult<String>;
-
-    /// The peer with these fields to copy blocks from, if it has an address.
-    fn source(&self, _fields: Bound<'_, PyTuple>) -> PyResult<Option<Py<PyAny>>> {
-        Ok(None)
-    }
 
     /// There is less load.
     fn released(&self) -> PyResult<()> {
@@ -189,18 +186,10 @@ impl Decision {
         let Attempt { lease, key, .. } = &self.attempt;
         let (reason, matched) = (self.pick.reason, self.pick.matched_tokens);
         let headers = header_pairs(key, lease.id(), reason, matched, self.dp_rank);
+        #[cfg(feature = "peers")]
+        let headers = headers.into_iter().chain(self.source_header(py)?);
         let headers = headers.into_py_dict(py)?;
         Ok(PyMappingProxy::new(py, headers.as_mapping()))
-    }
-
-    #[doc = stub!("Decision.kv_source")]
-    #[getter]
-    fn kv_source(&self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>> {
-        #[cfg(not(feature = "peers"))]
-        let (source, _) = (None::<Bound<'_, PyTuple>>, py);
-        #[cfg(feature = "peers")]
-        let source = self.source_fields(py)?;
-        source.map_or(Ok(None), |fields| self.attempt.lease.owner.source(fields))
     }
 
     #[doc = stub!("Decision.is_open")]
@@ -405,22 +394,6 @@ impl Decision {
     }
 }
 
-#[cfg(feature = "peers")]
-impl Decision {
-    /// Peer group, key and rank of its source; medium, range of tokens and milliseconds.
-    fn source_fields<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyTuple>>> {
-        let (pool, Some(source)) = (self.pick.pool, self.pick.source) else {
-            return Ok(None);
-        };
-        let engine = &self.attempt.lease.engine;
-        let named = engine.locked(py, |selector| selector.source_names(pool, &source))?;
-        let (start, end) = (source.start_tokens, source.end_tokens);
-        let facts = (source.medium.name(), start, end, source.load_ms);
-        let fields = named.map(|(group, key, rank)| (group, (key, rank), facts).into_pyobject(py));
-        fields.transpose()
-    }
-}
-
 /// The headers of a decision for a worker called `key`.
 pub fn header_pairs(
     key: &str,
@@ -444,7 +417,7 @@ fn tracking(py: Python<'_>) -> PyResult<Bound<'_, PyModule>> {
 }
 
 /// Keys are the caller's text; whatever a header must not carry is percent-encoded.
-fn header_value(key: &str) -> String {
+pub fn header_value(key: &str) -> String {
     let hex = |digit: u8| char::from(b"0123456789ABCDEF"[usize::from(digit)]);
     let mut value = String::with_capacity(key.len());
     for byte in key.bytes() {

@@ -4,8 +4,9 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 /// Headers that decisions have, of which some may be shown to clients.
-const DECISION_HEADERS: [&str; 5] = [
+const DECISION_HEADERS: [&str; 6] = [
     "x-cachelb-decision",
+    "x-cachelb-kv-source",
     "x-cachelb-matched-tokens",
     "x-cachelb-prefill-worker",
     "x-cachelb-reason",

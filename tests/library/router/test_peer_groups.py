@@ -14,7 +14,7 @@ from tests.waiting import wait_until
 
 from cachelb import Router
 from cachelb.events import ZmqSource
-from cachelb.peers import HEADERS, KvSource, without_sources
+from cachelb.peers import HEADERS, Form, KvSource, without_sources
 from cachelb_fakes import FakeFleet, FakeWorker, PeerTier
 from cachelb_fakes.fleet.tokens import encode
 
@@ -112,27 +112,18 @@ def test_a_body_names_the_source_of_the_decision_and_none_of_the_clients() -> No
 
 
 @pytest.mark.parametrize(
-    ("key", "rank", "options", "address", "headers"),
+    ("form", "rank", "address", "headers", "host"),
     [
-        ("http://gpu1:8000", None, {"port": 7777}, "gpu1:7777", {}),
-        ("http://gpu1:8000", 3, {"port": 7777}, "gpu1:7780", {}),
-        ("gpu1:8000", None, {"port": 7777}, "gpu1:7777", {}),
-        ("http://[::1]:8000", None, {"port": 7777}, "[::1]:7777", {}),
-        ("unix:///run/a.sock", None, {"addresses": {"unix:///run/a.sock": "h:1"}}, "h:1", {}),
-        ("http://gpu1:8000", None, {"form": "llm-d"}, "gpu1:8000", {HEADERS[0]: "gpu1:8000"}),
-        ("http://gpu1:8000", 2, {"form": "llm-d"}, "gpu1:8000", {HEADERS[0]: "gpu1:8000", HEADERS[1]: "2"}),
+        ("vllm", None, "gpu1:7777", {}, "gpu1"),
+        ("vllm", 3, "[::1]:7777", {}, "::1"),
+        ("llm-d", None, "gpu1:8000", {HEADERS[0]: "gpu1:8000"}, None),
+        ("llm-d", 2, "gpu1:8000", {HEADERS[0]: "gpu1:8000", HEADERS[1]: "2"}, None),
     ],
 )
-def test_addresses(key: str, rank: int | None, options: dict[str, Any], address: str, headers: dict[str, str]) -> None:
-    router = Router([key])
-    router.peer_groups.add("rack", load_ms_per_token=0.01, **options)
-    facts = ("cpu", 0, 16, 1.0)
-    source = router.peer_groups._source("rack", (key, rank), facts)
-    assert source is not None
-    assert (source.address, source.headers) == (address, headers)
-    params = source.apply({"prompt": "..."}).get("kv_transfer_params")
-    assert (params is None) == (source.form == "llm-d")
-    assert params is None or params["remote_kv_source"]["remote_host"] == address.rpartition(":")[0].strip("[]")
+def test_forms(form: Form, rank: int | None, address: str, headers: dict[str, str], host: str | None) -> None:
+    source = KvSource("http://gpu1:8000", rank, "rack", "cpu", 0, 16, 1.0, address, form)
+    params = source.apply({"prompt": "..."}).get("kv_transfer_params", {})
+    assert (source.headers, params.get("remote_kv_source", {}).get("remote_host")) == (headers, host)
 
 
 @pytest.mark.parametrize(
@@ -145,10 +136,10 @@ def test_addresses(key: str, rank: int | None, options: dict[str, Any], address:
         ("rack", {"media": []}, "media is empty"),
         ("rack", {"workers": []}, "workers is empty"),
         ("rack", {"sources": []}, "sources is empty"),
-        ("rack", {"form": "nixl"}, "form is 'nixl'"),
+        ("rack", {"form": "nixl"}, 'form must be one of "vllm", "llm-d", got "nixl"'),
         ("rack", {"port": 70_000}, "port"),
         ("rack", {"port": None}, "port is missing"),
-        ("rack", {"port": None, "addresses": {}}, "no address for 'http://gpu0:8000', 'http://gpu1:8000'"),
+        ("rack", {"port": None, "addresses": {"a": "b:1"}}, '"http://gpu0:8000" has no address'),
         ("rack", {"addresses": {"http://gpu0:8000": "http://gpu0:7777"}}, "it must be host:port"),
         ("rack", {"model": "other"}, 'model "other" has no index of its own'),
         ("", {}, "must not be empty"),

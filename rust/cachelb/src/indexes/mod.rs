@@ -5,6 +5,8 @@
 pub(crate) mod blocks;
 pub(crate) mod budget;
 pub(crate) mod known_ends;
+#[cfg(feature = "peers")]
+pub(crate) mod naming;
 pub(crate) mod peers;
 pub(crate) mod pool;
 pub(crate) mod reusable;

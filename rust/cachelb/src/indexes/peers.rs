@@ -24,6 +24,9 @@ pub struct PeerTerms {
     pub members: Readers,
     /// The members that may be sources.
     pub sources: Readers,
+    /// How they are named to engines.
+    #[cfg(feature = "peers")]
+    pub naming: Arc<super::naming::Naming>,
 }
 
 /// A peer group of a model.

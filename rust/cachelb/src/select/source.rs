@@ -23,27 +23,61 @@ use crate::bookings::ledger::{Ending, Usage};
 use crate::bookings::{Booking, Copying};
 use crate::fleet::health::{Sleep, is_overdue};
 use crate::fleet::worker::{Eligibility, Member};
+use crate::indexes::naming::Form;
 use crate::indexes::peers::PeerGroup;
 use crate::indexes::reusable::Usable;
-use crate::request::{PoolId, Source};
+use crate::request::{Pick, Source};
 use crate::select::Step;
+
+/// A source as engines know it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NamedSource {
+    /// Its peer group.
+    pub group: String,
+    /// Key of the worker.
+    pub key: String,
+    /// Its data-parallel rank, if it has ranks.
+    pub rank: Option<u32>,
+    /// The form that engines of the group read.
+    pub form: Form,
+    /// `host:port` where it sends blocks from, or serves, as the form needs it.
+    pub address: String,
+}
 
 /// The delay of a request that generates, against that of one that waits, while a prompt is computed.
 const RUNNING_WEIGHT: f64 = 0.3;
 
 impl Selector {
-    /// The name of the peer group, and key and rank of the worker, of a source, if both are still there.
+    /// Whether any model has peer groups.
     #[must_use]
-    pub fn source_names(
-        &self,
-        pool: PoolId,
-        source: &Source,
-    ) -> Option<(String, String, Option<u32>)> {
-        let mut groups = self.pools[pool].peers.iter();
+    pub fn has_peers(&self) -> bool {
+        self.pools.iter().any(|(_, pool)| !pool.peers.is_empty())
+    }
+
+    /// The names of the peer groups, in order.
+    #[must_use]
+    pub fn peer_groups(&self) -> Vec<String> {
+        let groups = self.pools.iter().flat_map(|(_, pool)| &pool.peers);
+        let mut names: Vec<_> = groups.map(|group| group.name.to_string()).collect();
+        names.sort_unstable();
+        names
+    }
+
+    /// The source of a pick as engines know it, if its group and the worker are still there.
+    #[must_use]
+    pub fn named_source(&self, pick: &Pick) -> Option<NamedSource> {
+        let (source, mut groups) = (pick.source?, self.pools[pick.pool].peers.iter());
         let group = groups.find(|group| PeerGroup::id(&group.name) == source.group)?;
         let name = self.fleet.name(source.worker)?;
         let (key, rank) = self.fleet.member(source.worker)?.profile.split(&name);
-        Some((group.name.to_string(), key.to_owned(), rank))
+        let naming = &group.terms.naming;
+        Some(NamedSource {
+            group: group.name.to_string(),
+            key: key.to_owned(),
+            rank,
+            form: naming.form,
+            address: naming.address(key, rank)?,
+        })
     }
 }
 

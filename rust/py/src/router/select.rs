@@ -152,12 +152,6 @@ impl Owner for Py<NativeRouter> {
         name.extract(py)
     }
 
-    fn source(&self, fields: Bound<'_, PyTuple>) -> PyResult<Option<Py<PyAny>>> {
-        let groups = self.bind(fields.py()).getattr("peer_groups")?;
-        let source = groups.call_method1("_source", fields)?;
-        Ok((!source.is_none()).then(|| source.unbind()))
-    }
-
     fn released(&self) -> PyResult<()> {
         self.get().engine.released()
     }

@@ -3,7 +3,9 @@
 
 use std::sync::Arc;
 
-use cachelb::selector::{PeerTerms, Readers, SharedStreams, SharedTerms};
+#[cfg(feature = "peers")]
+use cachelb::selector::{Form, Naming, PeerTerms};
+use cachelb::selector::{Readers, SharedStreams, SharedTerms};
 use cachelb_core::ids::Medium;
 use cachelb_policy::Loading;
 use pyo3::exceptions::PyValueError;
@@ -107,26 +109,41 @@ impl Fleet {
             all.iter().map(row).collect()
         })
     }
+}
 
+#[cfg(feature = "peers")]
+#[pymethods]
+impl Fleet {
     /// Registers a peer group of a model, or changes its properties.
-    #[pyo3(signature = (name, *, model=None, load_ms_per_token=None, startup_ms=None, media=vec![], workers=None, sources=None))]
+    #[pyo3(signature = (name, *, form, port, addresses, media, model=None, load_ms_per_token=None, startup_ms=None, workers=None, sources=None))]
     #[expect(clippy::too_many_arguments, reason = "one keyword argument each")]
     fn add_peer_group(
         &self,
         py: Python<'_>,
         #[pyo3(from_py_with = named::name)] name: &str,
+        form: &str,
+        port: Option<u16>,
+        addresses: std::collections::HashMap<String, String>,
+        media: Vec<String>,
         #[pyo3(from_py_with = named::model_or_none)] model: Option<&str>,
         load_ms_per_token: Option<&Bound<'_, PyAny>>,
         startup_ms: Option<&Bound<'_, PyAny>>,
-        media: Vec<String>,
         workers: Option<&Bound<'_, PyAny>>,
         sources: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<()> {
+        let forms = Form::ALL.map(|form| (form.name(), form));
+        let form = crate::args::chosen(form, "form", &forms)?;
+        let members = self.readers_of("workers", workers)?;
+        let registered = self.registry.roster.now();
+        let keys = registered.workers().map(|worker| &*worker.key);
+        let keys = keys.filter(|key| members.has(key));
+        let naming = Naming::checked(form, port, addresses, keys).map_err(PyValueError::new_err)?;
         let terms = PeerTerms {
             loading: loading(load_ms_per_token, startup_ms)?,
             media: self::media(media, [("gpu", Medium::Gpu), ("cpu", Medium::Cpu)])?,
-            members: self.readers_of("workers", workers)?,
+            members,
             sources: self.readers_of("sources", sources)?,
+            naming: Arc::new(naming),
         };
         self.edit(py, |edit| edit.add_peer_group(name, model, terms))
     }
@@ -138,5 +155,10 @@ impl Fleet {
         #[pyo3(from_py_with = named::name)] name: &str,
     ) -> PyResult<bool> {
         self.edit(py, |edit| Ok(edit.remove_peer_group(name)))
+    }
+
+    /// Names of the peer groups, in order.
+    fn peer_groups(&self, py: Python<'_>) -> PyResult<Vec<String>> {
+        self.engine.locked(py, |selector| selector.peer_groups())
     }
 }

@@ -8,7 +8,10 @@ use proptest::prelude::*;
 
 use super::shared_cache::{MEASURED, adaptive};
 use super::*;
-use crate::selector::{Breaker, PairTerms, PeerTerms, PoolId, Readers, Role, Source, Wanted};
+use crate::selector::{
+    Breaker, Form, Naming, PairTerms, PeerTerms, Pick, PoolId, Readers, Role, Source, Wanted,
+    host_and_port,
+};
 
 const POOL: PoolId = PoolId(0);
 const CPU: &[Medium] = &[Medium::Cpu];
@@ -23,6 +26,23 @@ pub(super) fn terms(ms_per_token: f64, startup_ms: f64, media: &[Medium]) -> Pee
         media: Arc::from(media),
         members: Readers::default(),
         sources: Readers::default(),
+        naming: Arc::new(naming(Form::Vllm, Some(7777))),
+    }
+}
+
+fn naming(form: Form, port: Option<u16>) -> Naming {
+    let addresses = [("given".to_owned(), "h:1".to_owned())].into();
+    Naming {
+        form,
+        port,
+        addresses,
+    }
+}
+
+fn picked(source: Source) -> Pick {
+    Pick {
+        source: Some(source),
+        ..Pick::default()
     }
 }
 
@@ -150,8 +170,8 @@ proptest! {
                 _ => (start..end).contains(&last),
             };
             prop_assert!(lies, "not in {:?}", found.medium);
-            let (name, worker, _) = fleet.selector.source_names(POOL, &found).unwrap();
-            prop_assert_eq!((name, &*worker), (format!("group {group}"), NAMES[from]));
+            let named = fleet.selector.named_source(&picked(found)).unwrap();
+            prop_assert_eq!((named.group, &*named.key), (format!("group {group}"), NAMES[from]));
         }
         let after = fleet.select(&path, MEASURED);
         prop_assert_eq!((after.offer, after.matched_tokens), (before.offer, before.matched_tokens));
@@ -239,7 +259,7 @@ fn none_is_named_that_could_not_serve() {
         let retried = fleet.selector.preview(&mut tried, &request).unwrap();
         assert_eq!(retried.0.source, None, "{why}");
         if why == "gone" {
-            assert_eq!(fleet.selector.source_names(POOL, &source), None);
+            assert_eq!(fleet.selector.named_source(&picked(source)), None);
         }
     }
 }
@@ -389,5 +409,57 @@ fn of_a_pair_the_worker_that_computes_the_prompt_copies_it() {
                 "{half:?}"
             );
         }
+    }
+}
+
+#[test]
+fn addresses_follow_from_keys_unless_they_are_given() {
+    for (key, rank, vllm, llm_d) in [
+        (
+            "http://gpu1:8000",
+            None,
+            Some("gpu1:7777"),
+            Some("gpu1:8000"),
+        ),
+        (
+            "http://gpu1:8000/v1?x=@",
+            Some(3),
+            Some("gpu1:7780"),
+            Some("gpu1:8000"),
+        ),
+        ("https://user:8@GPU1", None, Some("gpu1:7777"), None),
+        ("gpu1:8000", None, Some("gpu1:7777"), Some("gpu1:8000")),
+        ("gpu1", None, Some("gpu1:7777"), None),
+        (
+            "http://[fd00::1]:8000",
+            None,
+            Some("[fd00::1]:7777"),
+            Some("[fd00::1]:8000"),
+        ),
+        ("http://[fd00::1]", None, Some("[fd00::1]:7777"), None),
+        ("fd00::1", None, None, None),
+        ("gpu1:8000", Some(60_000), None, Some("gpu1:8000")),
+        ("unix:///run/vllm.sock", None, None, None),
+        ("given", Some(1), Some("h:1"), Some("h:1")),
+        ("", None, None, None),
+    ] {
+        for (form, expected) in [(Form::Vllm, vllm), (Form::LlmD, llm_d)] {
+            let address = naming(form, Some(7777)).address(key, rank);
+            assert_eq!(address.as_deref(), expected, "{key}");
+        }
+    }
+    for text in [
+        "",
+        "gpu1",
+        "gpu1:",
+        "gpu1:0",
+        "gpu1:65536",
+        ":1",
+        "a b:1",
+        "http://gpu1:1",
+        "::1:1",
+        "[a]:1",
+    ] {
+        assert_eq!(host_and_port(text), None, "{text}");
     }
 }

@@ -31,6 +31,7 @@ class Picked(NamedTuple):
     endpoints: list[str]
     headers: dict[str, str]
     body: bytes
+    removed: list[str] = []  # noqa: RUF012 - of a tuple
 
 
 class Stream:
@@ -91,7 +92,7 @@ class Stream:
         received = bytes(common.body_mutation.body)
         if body:
             received = await self.read_body("request_body")
-        return Picked(metadata.split(","), headers, received)
+        return Picked(metadata.split(","), headers, received, list(common.header_mutation.remove_headers))
 
     async def read_body(self, part: str) -> bytes:
         """Read a body that comes back in pieces, to its end."""

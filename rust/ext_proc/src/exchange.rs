@@ -22,14 +22,13 @@ use bytes::Bytes;
 use cachelb_serving::address::Subset;
 use cachelb_serving::{
     Asked, Booking, Event, Headers, Hold, LARGE_BODY_BYTES, Moved, PassingAnswer, Picked, Refusal,
-    Usage,
+    Usage, with_model,
 };
 
 use self::answering::AnswerHeaders;
 use self::body::Body;
 use crate::read;
 use crate::replies::{self, Chunks, PickedAt, Side};
-use crate::rewrite::with_model;
 use crate::shared::Shared;
 use crate::wire::{BodySendMode, HttpHeaders, Message, Part, Reply};
 
@@ -122,8 +121,8 @@ pub(crate) struct Pick {
 #[derive(Debug)]
 struct Asking {
     at: PickedAt,
-    /// Bytes of the prompt.
-    prompt: usize,
+    /// Bytes of the prompt, `None` for one that is not read.
+    prompt: Option<usize>,
     /// The body to give back behind the pick, and whether it is complete.
     giving: Option<(Vec<Bytes>, bool)>,
     /// Whether trailers wait for it.
@@ -267,14 +266,19 @@ impl Exchange {
             self.release_body();
         }
         let Picked { endpoints, booking } = picked;
-        let rank = booking.booked.rank();
+        let (rank, outgoing) = (booking.booked.rank(), booking.booked.outgoing());
+        if outgoing.is_some() && asking.prompt.is_none() {
+            // It may name a source of its client's.
+            let message = "the body is too long to be read";
+            return self.refuse(&Refusal::new(Event::TooLarge, 413, message, None));
+        }
         self.pick = Some(Pick {
             first: endpoints.first().cloned(),
             booking,
         });
-        self.keep_prompt(asking.prompt);
+        self.keep_prompt(asking.prompt.unwrap_or(0));
         if let Some((parts, end)) = asking.giving {
-            self.push(replies::picked(asking.at, &endpoints, rank, None));
+            self.push(replies::picked(asking.at, &endpoints, rank, outgoing, None));
             let parts = rewritten.map_or(parts, |rewritten| {
                 self.release_body();
                 self.held.add(rewritten.len());
@@ -283,7 +287,9 @@ impl Exchange {
             self.give_back(parts, end);
         } else {
             self.held.add(rewritten.as_ref().map_or(0, Bytes::len));
-            self.push(replies::picked(asking.at, &endpoints, rank, rewritten));
+            self.push(replies::picked(
+                asking.at, &endpoints, rank, outgoing, rewritten,
+            ));
             if asking.at == PickedAt::Body {
                 self.outgoing.push_back(Outgoing::Release);
             }
@@ -366,22 +372,23 @@ impl Exchange {
             if self.request_mode == DUPLEX && self.body.length > 0 {
                 return self.send(true, false, false);
             }
-            return self.ask(PickedAt::Headers, Vec::new(), None, false);
+            return self.ask(PickedAt::Headers, Some(Vec::new()), None, false);
         }
         match self.request_mode {
             DUPLEX => {}
             BUFFERED | BUFFERED_PARTIAL => self.push(replies::headers(Side::Request, Vec::new())),
             _ => {
                 self.shared.counters.count(Event::BodyNotSent);
-                self.ask(PickedAt::Headers, Vec::new(), None, false);
+                self.ask(PickedAt::Headers, Some(Vec::new()), None, false);
             }
         }
     }
 
+    /// Gets a pick by the body, `None` for one that is not read.
     fn ask(
         &mut self,
         at: PickedAt,
-        body: Vec<Bytes>,
+        body: Option<Vec<Bytes>>,
         giving: Option<(Vec<Bytes>, bool)>,
         trailers: bool,
     ) {
@@ -393,10 +400,11 @@ impl Exchange {
                 answer.detach();
             }
         }
-        let length = body.iter().map(Bytes::len).sum();
+        let count = |parts: &Vec<Bytes>| parts.iter().map(Bytes::len).sum::<usize>();
+        let length = body.as_ref().map(count);
         let options = &self.shared.options;
         let rename = (self.headers.first(read::MODEL))
-            .filter(|_| options.rewrite_model && length > 0)
+            .filter(|_| options.rewrite_model && length > Some(0))
             .map(str::to_owned);
         let filled = |names| self.headers.first_filled(names);
         let priority = filled(read::OBJECTIVE)
@@ -423,7 +431,7 @@ impl Exchange {
         };
         self.question = Some(Box::new(Question {
             asked,
-            parts: body,
+            parts: body.unwrap_or_default(),
             rename,
         }));
     }

@@ -8,7 +8,6 @@ mod exchange;
 mod options;
 mod read;
 mod replies;
-mod rewrite;
 mod server;
 mod shared;
 #[cfg(test)]

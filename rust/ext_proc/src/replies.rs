@@ -1,10 +1,9 @@
 //! Replies of the endpoint picker to the proxy, built from plain values.
 
-use std::fmt::Write as _;
 use std::iter;
 
 use bytes::Bytes;
-use cachelb_serving::{Event, Refusal};
+use cachelb_serving::{Event, Outgoing, Refusal, SOURCE_HEADERS, json_text};
 
 use crate::wire::{
     BodyMutation, BodyResponse, CommonResponse, HeaderAppendAction, HeaderMutation, HeaderValue,
@@ -43,6 +42,7 @@ pub(crate) fn picked(
     at: PickedAt,
     endpoints: &[String],
     rank: Option<u32>,
+    outgoing: Option<Outgoing>,
     body: Option<Bytes>,
 ) -> Reply {
     let endpoints = endpoints.join(",");
@@ -54,7 +54,17 @@ pub(crate) fn picked(
         // The proxy checks the length against the header.
         set.push(("content-length".to_owned(), body.len().to_string()));
     }
+    let mut removed = Vec::new();
+    if let Some(outgoing) = outgoing {
+        let named = outgoing.headers.into_iter();
+        set.extend(named.map(|(name, value)| (name.to_owned(), value)));
+        removed.extend(SOURCE_HEADERS.map(str::to_owned));
+        removed.retain(|name| set.iter().all(|(named, _)| named != name));
+    }
     let mut common = common(set);
+    if let Some(mutation) = &mut common.header_mutation {
+        mutation.remove_headers = removed;
+    }
     common.clear_route_cache = true;
     common.body_mutation = body.map(|body| mutation(Mutation::Body(body.into())));
     let mut reply = match at {
@@ -164,23 +174,6 @@ fn dropped(event: Event) -> Option<(String, String)> {
     };
     let name = "x-llm-d-request-dropped-reason".to_owned();
     Some((name, reason.to_owned()))
-}
-
-/// Writes JSON in ASCII.
-pub(crate) fn json_text(text: &str) -> String {
-    let mut written = String::with_capacity(text.len() + 2);
-    let mut units = [0; 2];
-    for letter in serde_json::Value::from(text).to_string().chars() {
-        if letter <= '~' {
-            written.push(letter);
-        } else {
-            for unit in letter.encode_utf16(&mut units) {
-                // Text takes whatever is written.
-                let _ = write!(written, "\\u{unit:04x}");
-            }
-        }
-    }
-    written
 }
 
 fn reply(part: ReplyPart) -> Reply {

@@ -236,6 +236,7 @@ impl<H: Host> Exchange<'_, H> {
         let mut picked = self.pick(&call.asked).await?;
         loop {
             let Picked { mut booking, .. } = picked;
+            call.name(booking.booked.outgoing()).await?;
             let begun = self.ask(&mut call, &mut booking).await;
             let tried = self
                 .record
@@ -402,12 +403,14 @@ impl<H: Host> Exchange<'_, H> {
         rank: Option<u32>,
     ) -> Result<Begun, (Failure, bool)> {
         let mut is_new = false;
+        let sent = call.sent.as_ref();
+        let (headers, body) = sent.map_or((&call.headers, &call.body), |(a, b)| (a, b));
         loop {
             let lent = self.shared.upstreams.lend(upstream, is_new).await;
             let mut lent = lent.map_err(|failure| (failure, true))?;
-            let mut request = Request::new(Whole(call.body.clone()));
+            let mut request = Request::new(Whole(body.clone()));
             request.method_mut().clone_from(&call.method);
-            request.headers_mut().clone_from(&call.headers);
+            request.headers_mut().clone_from(headers);
             if let Some(rank) = rank {
                 request.headers_mut().insert(RANK, rank.into());
             }

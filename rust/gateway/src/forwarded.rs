@@ -1,7 +1,7 @@
 //! A client's request, as it goes to workers.
 
 use bytes::Bytes;
-use cachelb_serving::{Asked, Event, Refusal};
+use cachelb_serving::{Asked, Event, Outgoing, Refusal, SOURCE_HEADERS};
 use hyper::header::{CONNECTION, HeaderName, HeaderValue, TRANSFER_ENCODING, UPGRADE};
 use hyper::http::request::Parts;
 use hyper::upgrade::OnUpgrade;
@@ -34,6 +34,8 @@ pub(crate) struct Forwarded {
     pub(crate) body: Option<Bytes>,
     /// Whether it may be computed twice.
     pub(crate) is_repeatable: bool,
+    /// Headers and body for the worker that is tried now, if they name a source.
+    pub(crate) sent: Option<(HeaderMap, Option<Bytes>)>,
     pub(crate) upgrade: Option<OnUpgrade>,
 }
 
@@ -79,10 +81,33 @@ impl Forwarded {
             method,
             target,
             headers,
+            sent: None,
             body: has_body.then_some(body),
             is_repeatable: is_prompt || is_safe,
             upgrade,
         }
+    }
+
+    /// Puts the source of a decision in place of those of the client, for one worker.
+    pub(crate) async fn name(&mut self, outgoing: Option<Outgoing>) -> Result<(), Refusal> {
+        self.sent = None;
+        let Some(outgoing) = outgoing else {
+            return Ok(());
+        };
+        let (mut headers, mut body) = (self.headers.clone(), self.body.clone());
+        for name in SOURCE_HEADERS {
+            headers.remove(name);
+        }
+        for (name, value) in &outgoing.headers {
+            if let Ok(value) = HeaderValue::try_from(value) {
+                headers.insert(*name, value);
+            }
+        }
+        if let Some(given) = body.clone().filter(|body| !body.is_empty()) {
+            body = Some(outgoing.body(&self.asked.headers, given).await?);
+        }
+        self.sent = Some((headers, body));
+        Ok(())
     }
 }
 

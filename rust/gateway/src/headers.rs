@@ -70,12 +70,7 @@ impl Filter {
         for name in UNNAMED {
             headers.remove(name);
         }
-        let untrusted: Vec<HeaderName> = headers
-            .keys()
-            .filter(|name| self.untrusted.contains(*name))
-            .cloned()
-            .collect();
-        for name in untrusted {
+        for name in &self.untrusted {
             headers.remove(name);
         }
     }

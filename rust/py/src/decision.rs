@@ -23,6 +23,8 @@ pub use self::lease::Lease;
 use self::lease::develops;
 
 pub use self::attempt::Attempt;
+#[cfg(feature = "serving")]
+pub use self::peers::source_header;
 use crate::args::{number_or_none, ranged};
 use crate::arguments::call::Tried;
 use crate::arguments::{Call, MAX_TOKENS};

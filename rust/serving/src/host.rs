@@ -128,6 +128,18 @@ impl Picked {
     }
 }
 
+/// How a request is sent where workers copy blocks from each other: with the source of its decision in place of those
+/// that its client named, as an engine connects to any.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Outgoing {
+    /// Key of the source.
+    pub key: Option<Arc<str>>,
+    /// The headers that name it.
+    pub headers: Vec<(&'static str, String)>,
+    /// Or the value of `remote_kv_source` that does.
+    pub params: Option<String>,
+}
+
 /// Load that is booked on a worker for one request.
 ///
 /// Exactly one of `complete`, `error` and `cancel` is called for each booking that is open, by the server or as it
@@ -142,6 +154,11 @@ pub trait Booked: Send {
 
     /// Returns the data-parallel rank that serves the request, if the worker has ranks.
     fn rank(&self) -> Option<u32>;
+
+    /// Returns how the request is to be sent, if workers copy blocks from each other; `None`: as it came.
+    fn outgoing(&self) -> Option<Outgoing> {
+        None
+    }
 
     /// Returns the headers of the decision, of which those that the options name are shown to clients. Names are in
     /// lower case.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::address::Subset;
 use crate::counters::Event;
-use crate::host::{Asked, Refusal};
+use crate::host::{Asked, Outgoing, Refusal};
 
 /// When a client that gets no worker may try again.
 pub const RETRY_AFTER_S: f64 = 1.0;
@@ -73,6 +73,8 @@ pub struct Chosen<L> {
     pub model: String,
     /// Requests in flight there, of a dry run.
     pub inflight: u64,
+    /// How the request is to be sent, if workers copy blocks from each other.
+    pub outgoing: Option<Outgoing>,
     /// The load there.
     pub load: L,
 }
@@ -146,7 +148,10 @@ pub fn pick<'m, L>(
     };
     // The header with the rank goes to any worker that serves the request, but is right for one only.
     let most = chosen.rank.map_or(asked.fallbacks, |_| 0);
-    let (mut tried, before) = (asked.exclude.clone(), asked.exclude.len());
+    // A worker that it is to copy from cannot stand in.
+    let source = chosen.outgoing.as_ref().and_then(|sent| sent.key.clone());
+    let mut tried: Vec<_> = asked.exclude.iter().cloned().chain(source).collect();
+    let before = tried.len();
     tried.push(Arc::clone(&chosen.key));
     while tried.len() <= before + most {
         let next = Query {

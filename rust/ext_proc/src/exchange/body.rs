@@ -91,7 +91,7 @@ impl Exchange {
     /// Gets a pick by the body, as far as it is to be read, and releases the held messages.
     pub(super) fn send(&mut self, is_read: bool, end: bool, trailers: bool) {
         let parts = mem::take(&mut self.body).into_parts();
-        let read = if is_read { parts.clone() } else { Vec::new() };
+        let read = is_read.then(|| parts.clone());
         if self.request_mode == DUPLEX {
             self.ask(PickedAt::Headers, read, Some((parts, end)), trailers);
         } else {

@@ -236,7 +236,7 @@ fn refusals() {
     );
     assert_eq!(refused("shed"), (shed, vec![("shed", 1)], 1));
     let bad = format!(
-        "400 cachelb_bad_body {json} {{\"error\": {{\"message\": \"\\u00e9\\\"\\u007f\", \
+        "400 cachelb_bad_body {json} {{\"error\": {{\"message\": \"é\\\"\u{7f}\", \
         \"type\": \"bad_body\", \"code\": 400}}}}"
     );
     assert_eq!(refused("bad-body"), (bad, vec![("bad-body", 1)], 1));

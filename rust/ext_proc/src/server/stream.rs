@@ -178,7 +178,7 @@ impl<H: Host> Stream<H> {
     }
 }
 
-/// Makes the body, which takes as long as reading it, and gets a pick.
+/// Makes the body, which takes as long as reading it, and gets a pick. The body names the peer to copy from.
 async fn ask<H: Host>(
     host: &Arc<H>,
     question: Question,
@@ -188,10 +188,23 @@ async fn ask<H: Host>(
     } else {
         Ok(question.prepare())
     };
-    match prepared {
-        Ok((asked, rewritten)) => (host.pick(asked).await, rewritten),
+    let Ok((asked, rewritten)) = prepared else {
         // The runtime ends.
-        Err(_) => (Err(Refusal::failed()), None),
+        return (Err(Refusal::failed()), None);
+    };
+    let body = rewritten.clone().or_else(|| asked.body.clone());
+    let headers = asked.headers.clone();
+    let picked = host.pick(asked).await;
+    let outgoing = picked
+        .as_ref()
+        .ok()
+        .and_then(|picked| picked.booking.booked.outgoing());
+    match (outgoing, body) {
+        (Some(outgoing), Some(body)) => match outgoing.body(&headers, body).await {
+            Ok(other) => (picked, Some(other)),
+            Err(refusal) => (Err(refusal), None),
+        },
+        _ => (picked, rewritten),
     }
 }
 

@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use cachelb::selector::{Ending, Usage as Counts};
-use cachelb_serving::{Asked, Booked, Moved, Usage};
+use cachelb_serving::{Asked, Booked, Moved, Outgoing, Usage};
 use pyo3::prelude::*;
 
 use super::select::Picked;
 use super::{RouterHost, gate};
 use crate::arguments::MAX_TOKENS;
-use crate::decision::{Lease, header_pairs};
+use crate::decision::{Lease, header_pairs, source_header};
 
 /// A booking, with all that another one of the same request takes.
 pub struct Booking {
@@ -47,15 +47,22 @@ impl Booked for Booking {
         self.chosen.rank
     }
 
+    fn outgoing(&self) -> Option<Outgoing> {
+        self.chosen.outgoing.clone()
+    }
+
     fn headers(&self) -> Vec<(String, String)> {
         let Picked {
             key, rank, load, ..
         } = &self.chosen;
+        let outgoing = self.chosen.outgoing.as_ref();
+        let source = outgoing.and_then(|sent| sent.key.as_deref());
         let pairs = load.as_ref().map(|load| {
             let (reason, matched) = (load.reason, load.matched_tokens);
             header_pairs(key, load.lease.id(), reason, matched, *rank)
         });
         (pairs.into_iter().flatten())
+            .chain(source.map(source_header))
             .map(|(name, value)| (name.to_owned(), value))
             .collect()
     }

@@ -9,6 +9,7 @@ mod admission;
 mod booking;
 mod gate;
 mod host;
+mod peers;
 mod select;
 mod service;
 

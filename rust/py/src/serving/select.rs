@@ -7,14 +7,18 @@ use cachelb::selector::{
 };
 use cachelb_core::Error;
 use cachelb_policy::Reason;
-use cachelb_serving::{Asked, Chosen, Known, Query, RETRY_AFTER_S, Refusal, Selected, pick};
+use cachelb_serving::{
+    Asked, Chosen, Known, Outgoing, Query, RETRY_AFTER_S, Refusal, Selected, pick,
+};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PyString};
 
 use super::RouterHost;
+use super::peers::outgoing;
 use crate::arguments::Call;
 use crate::arguments::prompt::{self, Scratch};
 use crate::decision::Lease;
+use crate::engine::Engine;
 use crate::error::classes::BodyError;
 use crate::error::{body_text, to_python};
 use crate::router::{Entry, Kind, NativeRouter, Ready};
@@ -209,7 +213,7 @@ impl<'a> Selection<'a> {
         }
         let found = self.found(&mut ready, model, query, &mut candidates);
         let chosen = found.map(|found| {
-            found.map(|(pick, inflight)| {
+            found.map(|(pick, inflight, outgoing)| {
                 let seat = self.registered.worker_of(pick.offer);
                 let rank = candidates[pick.offer].rank;
                 let lease = |booking| {
@@ -224,6 +228,7 @@ impl<'a> Selection<'a> {
                     rank,
                     model: self.registered.model(pick.pool).unwrap_or("").to_owned(),
                     inflight,
+                    outgoing,
                     load: pick.booking.map(|booking| Load {
                         lease: lease(booking),
                         reason: pick.reason,
@@ -244,7 +249,7 @@ impl<'a> Selection<'a> {
         model: Option<&str>,
         query: Query<'_>,
         candidates: &mut Offers,
-    ) -> Selected<(Pick, u64)> {
+    ) -> Selected<(Pick, u64, Option<Outgoing>)> {
         let is_open = |each: &Offer| each.eligibility == Eligibility::Candidate;
         let first = || Some((candidates.iter().position(is_open)? as u32, Reason::Custom));
         let entrance = self.entrance.filter(|_| !query.dry_run);
@@ -252,17 +257,22 @@ impl<'a> Selection<'a> {
         let request = Request {
             pinned: query.pinned.then(first).flatten(),
             passage: entrance.map(|(.., passage)| passage),
-            sends_source: false,
+            sends_source: true,
             ..ready.request(&hints, &[], self.scratch)
         };
+        let engine = &self.host.router().engine;
+        let (nonce, number) = (engine.nonce(), ready.number);
+        let id = || Engine::id(nonce, number);
         let step = |selector: &mut Selector, candidates: &mut Offers, request: &Request<'_>| {
             if query.dry_run {
                 let pick = selector.peek(candidates, request)?;
                 let id = selector.fleet().find(&candidates[pick.offer].name);
                 let inflight = id.map_or(0, |id| selector.book().loads.inflight(id));
-                return Ok((pick, u64::from(inflight)));
+                return Ok((pick, u64::from(inflight), None));
             }
-            Ok((selector.select(candidates, request)?, 0))
+            let pick = selector.select(candidates, request)?;
+            let outgoing = outgoing(selector, &pick, id);
+            Ok((pick, 0, outgoing))
         };
         let gate = entrance.map(|(entry, way, _)| (&entry.settings, way));
         let found = match self.python.as_ref().filter(|_| !query.pinned) {
@@ -273,8 +283,7 @@ impl<'a> Selection<'a> {
                 };
                 ready.decide(router, &self.call, kind, candidates, &request, &step)
             }
-            None => (self.host.router().engine)
-                .caught(|selector| selector.pass(gate, candidates, &request, step)),
+            None => engine.caught(|selector| selector.pass(gate, candidates, &request, step)),
         };
         match found.map_err(|error| failed(&error))? {
             Ok(Ok(found)) => Ok(Some(found)),

@@ -7,6 +7,7 @@ struct First {
     /// The model that the workers serve.
     serves: &'static str,
     rank: Option<u32>,
+    source: Option<&'static str>,
     inflight: u64,
     booked: Vec<Arc<str>>,
 }
@@ -31,6 +32,10 @@ impl First {
             rank: self.rank,
             model: model.to_owned(),
             inflight: self.inflight,
+            outgoing: self.source.map(|key| Outgoing {
+                key: Some(key.into()),
+                ..Outgoing::default()
+            }),
             load: !query.dry_run,
         }))
     }
@@ -79,6 +84,20 @@ fn a_worker_without_an_address_is_passed_over() {
 fn a_worker_with_ranks_has_no_fallback() {
     let (mut first, known) = three();
     first.rank = Some(1);
+    let asked = Asked {
+        fallbacks: 2,
+        ..Asked::default()
+    };
+    assert_eq!(
+        endpoints(&mut first, &known, &asked).unwrap(),
+        ["1.0.0.1:80"]
+    );
+}
+
+#[test]
+fn a_source_of_the_picked_worker_is_no_fallback() {
+    let (mut first, known) = three();
+    first.source = Some("c");
     let asked = Asked {
         fallbacks: 2,
         ..Asked::default()

@@ -54,6 +54,7 @@ from cachelb_gateway.config.json_schema import json_schema
 from cachelb_gateway.config.layer import read_layer
 from cachelb_gateway.config.model import (
     DiscoveryConfig,
+    PeerGroupConfig,
     PolicyConfig,
     RouterConfig,
     SharedCacheConfig,
@@ -64,6 +65,7 @@ from cachelb_gateway.config.show import Shown, show
 
 __all__ = [
     "DiscoveryConfig",
+    "PeerGroupConfig",
     "PolicyConfig",
     "RouterConfig",
     "SharedCacheConfig",

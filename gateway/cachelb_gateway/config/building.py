@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,7 @@ from cachelb_gateway.config import schema
 from cachelb_gateway.discovery.text import KINDS
 
 if TYPE_CHECKING:
-    from cachelb_gateway.config.model import PolicyConfig, RouterConfig
+    from cachelb_gateway.config.model import PeerGroupConfig, PolicyConfig, RouterConfig
 
 
 def build(config: RouterConfig) -> Router[str]:
@@ -47,6 +47,9 @@ def assemble(config: RouterConfig, call: Callable[..., Any]) -> tuple[Router[str
         others = {repr(each.options.get("model")): each.name for each in config.shared_caches[:n]}
         add = partial(_add_shared_cache, router, cache.name, others.get(repr(cache.options.get("model"))))
         call(f"shared_caches[{n}]", add, cache.options)
+    for n, group in enumerate(config.peer_groups):
+        add = partial(_add_peer_group, router, config.peer_groups[:n])
+        call(f"peer_groups[{n}]", add, {"name": group.name, **group.options})
     sources = [call(f"discovery[{n}]", KINDS[each.kind], each.options) for n, each in enumerate(config.discovery)]
     for name, given in (("load", config.load), ("kv_events", _event_options(config))):
         source = None if given is None else call(name, _SWITCHED[name], given)
@@ -80,6 +83,17 @@ def _add_shared_cache(router: Router[str], name: str, other: str | None, **optio
     if name in set(router.keys()):
         raise ValueError(f"name {name!r} is the key of a worker; a shared cache needs a name of its own")
     router.shared_caches.add(name, **options)
+
+
+def _add_peer_group(router: Router[str], before: Sequence[PeerGroupConfig], name: str, **options: Any) -> None:  # noqa: ANN401
+    """Register a peer group, whose name is new and whose workers are in no group of another model."""
+    for other in before:
+        both = {*(options.get("workers") or ())} & {*(other.options.get("workers") or ())}
+        if other.name == name:
+            raise ValueError(f"name {name!r} is that of the peer group before")
+        if both and options.get("model") != other.options.get("model"):
+            raise ValueError(f"workers has {min(both)!r}, which is in {other.name!r}, a peer group of another model")
+    router.peer_groups.add(name, **options)
 
 
 def _switched(kind: Callable[..., Any], *, enabled: bool = True, **options: Any) -> Any:  # noqa: ANN401 - any option

@@ -43,7 +43,6 @@ def json_schema() -> dict[str, Any]:
     urls = _or_null(_list(any_of([_TEXT, pair])))
     mode = {"type": _spelled([PAIRED.replace("_", "-")]), "prefill_urls": urls, "decode_urls": urls}
     worker = _table(schema.worker_options(), {"url": _TEXT, "key": _TEXT, "bootstrap_port": _or_null(port)})
-    cache = _table(schema.shared_cache_options(), {"name": _TEXT})
     defs: dict[str, Schema] = {
         _NAME: {"anyOf": [{"enum": [*policies.POLICIES]}, *names.values(), others]},
         **{f"policy.{key}": _table(schema.policy_options(key), {"type": names[key]}) for key in names},
@@ -56,7 +55,10 @@ def json_schema() -> dict[str, Any]:
         },
         "router": router,
         "worker": {**worker, "oneOf": [{"required": ["url"]}, {"required": ["key"]}]},
-        "shared_cache": {**cache, "required": ["name"]},
+        **{
+            key[:-1]: {**_table(schema.list_options(key), {"name": _TEXT}), "required": ["name"]}
+            for key in schema.LISTS
+        },
         **{f"source.{kind}": _source(kind) for kind in KINDS},
         "source": {"anyOf": [_TEXT, *(_ref(f"source.{kind}") for kind in KINDS)]},
         **{key: _table(options) for key, options in schema.sections().items()},
@@ -69,7 +71,7 @@ def json_schema() -> dict[str, Any]:
         "mode": _or_null(_ref("mode")),
         **slots,
         "workers": _or_null(_list(any_of([_TEXT, _ref("worker")]))),
-        "shared_caches": _or_null(_list(_ref("shared_cache"))),
+        **{key: _or_null(_list(_ref(key[:-1]))) for key in schema.LISTS},
         "discovery": any_of([_ref("source"), _list(_ref("source")), _NULL]),
         **sections,
         "model_path": _or_null(_TEXT),

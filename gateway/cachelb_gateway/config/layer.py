@@ -21,7 +21,7 @@ class Layer:
     """The settings of a file, a mapping or a variable."""
 
     tables: dict[str, Table] = field(default_factory=dict)  # router, slots of policies, kv_events, load, bodies
-    lists: dict[str, list[Table]] = field(default_factory=dict)  # shadow, workers, shared_caches, discovery
+    lists: dict[str, list[Table]] = field(default_factory=dict)  # shadow, workers, discovery, those of schema.LISTS
     model_path: Setting | None = None
 
     def put(self, section: str, key: str, setting: Setting) -> None:
@@ -129,11 +129,12 @@ def _workers(layer: Layer, section: Setting) -> None:
         read.append(_named(item, table, "url", known, "a worker has one url (or key, if it is no url)"))
 
 
-def _shared_caches(layer: Layer, section: Setting) -> None:
-    known = ("name", *schema.shared_cache_options())
-    layer.lists["shared_caches"] = [
-        _named(item, item.entries(), "name", known, "a shared cache has a name") for item in section.items()
-    ]
+def _list(name: str) -> Callable[[Layer, Setting], None]:
+    def read(layer: Layer, section: Setting) -> None:
+        known, problem = ("name", *schema.list_options(name)), f"a {name[:-1].replace('_', ' ')} has a name"
+        layer.lists[name] = [_named(item, item.entries(), "name", known, problem) for item in section.items()]
+
+    return read
 
 
 def _discovery(layer: Layer, section: Setting) -> None:
@@ -206,9 +207,9 @@ _READERS: Final[dict[str, Callable[[Layer, Setting], None]]] = {
     "routing": _router,
     "mode": _mode,
     "workers": _workers,
-    "shared_caches": _shared_caches,
     "discovery": _discovery,
     "model_path": _model_path,
     **{slot: _slot(slot) for slot in schema.SLOTS},
+    **{name: _list(name) for name in schema.LISTS},
     **{name: _section(name) for name in schema.sections()},
 }

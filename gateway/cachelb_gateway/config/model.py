@@ -86,6 +86,20 @@ class SharedCacheConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class PeerGroupConfig(SharedCacheConfig):
+    """A group of workers that copy cached blocks from each other.
+
+    Attributes:
+        name: Its name.
+        options: Options that were set, of `Router.peer_groups.add`.
+
+    Example:
+        >>> PeerGroupConfig("rack", {"load_ms_per_token": 0.01, "port": 7777}).name
+        'rack'
+    """
+
+
+@dataclass(frozen=True, slots=True)
 class DiscoveryConfig:
     """A source of workers.
 
@@ -125,6 +139,7 @@ class RouterConfig:
         shadow: Policies that decide beside the first, without effect.
         workers: The workers, in the order given.
         shared_caches: The caches that workers of a model read.
+        peer_groups: The groups of workers that copy cached blocks from each other.
         discovery: Sources of further workers.
         kv_events: Options of the source of the engines' KV cache events; None if not given.
         load: Options of the source that polls the engines for their load; None for no such source.
@@ -148,6 +163,7 @@ class RouterConfig:
     shadow: tuple[PolicyConfig, ...]
     workers: tuple[WorkerConfig, ...]
     shared_caches: tuple[SharedCacheConfig, ...]
+    peer_groups: tuple[PeerGroupConfig, ...]
     discovery: tuple[DiscoveryConfig, ...]
     kv_events: Mapping[str, Any] | None
     load: Mapping[str, Any] | None

@@ -15,7 +15,14 @@ from cachelb.router import Router
 from cachelb_gateway.config import schema
 from cachelb_gateway.config.building import assemble
 from cachelb_gateway.config.layer import Layer, put
-from cachelb_gateway.config.model import DiscoveryConfig, PolicyConfig, RouterConfig, SharedCacheConfig, WorkerConfig
+from cachelb_gateway.config.model import (
+    DiscoveryConfig,
+    PeerGroupConfig,
+    PolicyConfig,
+    RouterConfig,
+    SharedCacheConfig,
+    WorkerConfig,
+)
 from cachelb_gateway.config.setting import Setting, Table
 
 _BAD_VALUE = (TypeError, ValueError, OverflowError)
@@ -76,8 +83,10 @@ class _Reader:
         workers = self._workers(lists.get("workers", []))
         if model is not None:
             self._settings["model_path"] = model
-        caches = [self._values(f"shared_caches[{n}]", table) for n, table in enumerate(lists.get("shared_caches", []))]
-        found = [self._values(f"discovery[{n}]", table) for n, table in enumerate(lists.get("discovery", []))]
+        named = {
+            name: [self._values(f"{name}[{n}]", table) for n, table in enumerate(lists.get(name, []))]
+            for name in (*schema.LISTS, "discovery")
+        }
         shadow = (
             self._policy(f"shadow[{n}]", f"router.shadow[{n}]", table)
             for n, table in enumerate(lists.get("shadow", []))
@@ -90,8 +99,9 @@ class _Reader:
             decode_policy=slots["decode_policy"],
             shadow=tuple(each for each in shadow if each),
             workers=workers,
-            shared_caches=tuple(SharedCacheConfig(*_split(cache, "name")) for cache in caches),
-            discovery=tuple(DiscoveryConfig(*_split(each, "kind")) for each in found),
+            shared_caches=tuple(SharedCacheConfig(*_split(cache, "name")) for cache in named["shared_caches"]),
+            peer_groups=tuple(PeerGroupConfig(*_split(group, "name")) for group in named["peer_groups"]),
+            discovery=tuple(DiscoveryConfig(*_split(each, "kind")) for each in named["discovery"]),
             kv_events=sections.get("kv_events"),
             load=sections.get("load"),
             bodies=None if bodies is None else _checked(self._settings, "bodies", _checked_bodies, bodies),

@@ -13,6 +13,7 @@ from typing import Any, Final, TypeAlias
 from cachelb import policies
 from cachelb.bodies import RequestBodies
 from cachelb.events import ZmqSource
+from cachelb.peers.groups import PeerGroups
 from cachelb.router import Health, Pairs, Router
 from cachelb.router.settings import FLAT_PAIRS
 from cachelb.router.shared_caches import SharedCaches
@@ -24,6 +25,9 @@ Schema: TypeAlias = dict[str, Any]
 
 SLOTS: Final = ("policy", "prefill_policy", "decode_policy")
 """The router's options that name a policy."""
+
+LISTS: Final[Mapping[str, Callable[..., Any]]] = {"shared_caches": SharedCaches.add, "peer_groups": PeerGroups.add}
+"""Lists of tables with a name, by the call that takes their options."""
 
 SECRETS: Final = frozenset({"hash_seed", "headers", "secret"})
 """Options whose values are not shown."""
@@ -86,9 +90,9 @@ def worker_options() -> Mapping[str, Option]:
     return _keywords(Router.add_worker)
 
 
-def shared_cache_options() -> Mapping[str, Option]:
-    """List the options of a shared cache."""
-    return _keywords(SharedCaches.add)
+def list_options(name: str) -> Mapping[str, Option]:
+    """List the options of each table in one of `LISTS`."""
+    return _keywords(LISTS[name])
 
 
 def discovery_options(kind: str) -> Mapping[str, Option]:

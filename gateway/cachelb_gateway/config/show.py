@@ -64,8 +64,9 @@ def show(config: RouterConfig) -> list[Shown]:
     for n, worker in enumerate(config.workers):
         fixed = {"url": worker_name(worker.key), "role": worker.role, "bootstrap_port": worker.bootstrap_port}
         tables.append((f"workers[{n}]", schema.worker_options(), {**worker.options, **fixed}))
-    for n, cache in enumerate(config.shared_caches):
-        tables.append((f"shared_caches[{n}]", schema.shared_cache_options(), {"name": cache.name, **cache.options}))
+    for name in schema.LISTS:
+        for n, made in enumerate(getattr(config, name)):
+            tables.append((f"{name}[{n}]", schema.list_options(name), {"name": made.name, **made.options}))
     for n, each in enumerate(config.discovery):
         found = {"kind": each.kind, **each.options}
         tables.append((f"discovery[{n}]", schema.discovery_options(each.kind), found))

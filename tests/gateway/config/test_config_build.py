@@ -50,6 +50,23 @@ def test_options_of_router_and_policy_take_effect() -> None:
             assert router.select_worker(tokens=[*prompt[:512], *range(9000, 9128)], dry_run=True).reason == reason
 
 
+def test_peer_groups_are_registered_with_their_options() -> None:
+    group = {"name": "rack", "load_ms_per_token": 0.01, "port": 7777, "workers": ["http://a:1", "http://b:1"]}
+    other = {"name": "pool", "form": "llm-d", "addresses": {"c": "c:80"}, "workers": ["c"], "model": "m"}
+    data = {"router": {"models": {"m": 32}}, "workers": ["http://a:1", "c"], "peer_groups": [group, other]}
+    loaded = config.load(data, environ={})
+    assert [(each.name, each.options["workers"]) for each in loaded.peer_groups] == [
+        ("rack", ("http://a:1", "http://b:1")),
+        ("pool", ("c",)),
+    ]
+    shown = {row.path: (row.value, row.origin) for row in config.show(loaded)}
+    assert shown["peer_groups[0].port"] == (7777, "mapping")
+    assert shown["peer_groups[1].startup_ms"] == (0.0, "default")
+    assert shown["peer_groups[1].addresses"] == ({"c": "c:80"}, "mapping")
+    with loaded.build() as router:
+        assert router.peer_groups.names() == ["pool", "rack"]
+
+
 def test_shared_caches_are_registered_with_their_options() -> None:
     cache = {"name": "store", "load_ms_per_token": 0.01, "media": ["cpu"]}
     other = {"name": "other", "model": "m", "ttl_s": None, "workers": ["b", "c"]}

@@ -92,7 +92,8 @@ POLICY = NAMES.flatmap(
     lambda name: table(schema.policy_options(name)).map(lambda options: {"type": name.replace("-", "_"), **options})
 )
 WORKER = table(schema.worker_options(), "bootstrap_port").map(lambda options: {"url": "http://gpu0:8000", **options})
-SHARED = table(schema.shared_cache_options()).map(lambda options: {"name": "store", **options})
+SHARED = table(schema.list_options("shared_caches")).map(lambda options: {"name": "store", **options})
+PEERS = table(schema.list_options("peer_groups")).map(lambda options: {"name": "rack", **options})
 SOURCE = st.sampled_from(list(KINDS)).flatmap(
     lambda kind: table(schema.discovery_options(kind)).map(lambda options: {"kind": kind, **options})
 )
@@ -102,6 +103,7 @@ TABLES = {
     "decode_policy": POLICY | NAMES,
     "workers": st.lists(WORKER | st.just("gpu1"), max_size=2) | VALUES,
     "shared_caches": st.lists(SHARED, max_size=1) | VALUES,
+    "peer_groups": st.lists(PEERS, max_size=2) | VALUES,
     "discovery": SOURCE | st.lists(SOURCE | st.just("dns:vllm:8000"), max_size=2),
     **{section: table(options) | st.none() for section, options in schema.sections().items()},
 }

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import json
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import httpx
 
 from cachelb.errors import BodyError, NoWorkerAvailable
 from cachelb.forward import refusal
+from cachelb.peers import outgoing
+from cachelb.requests import encode_body
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -19,6 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["RoutingTransport"]
 
+_Headers: TypeAlias = "list[tuple[str, str]]"
 _HOP = frozenset({"host", "content-length", "transfer-encoding"})
 """Headers of the request that belong to the address or are made anew."""
 
@@ -72,11 +76,12 @@ class RoutingTransport(httpx.AsyncBaseTransport):
         headers = [(name, value) for name, value in request.headers.multi_items() if name not in _HOP]
 
         async def send(decision: Decision[str]) -> httpx.Response:
+            content, sent = self._outgoing(decision, body, headers)
             url = httpx.URL(decision.worker)
             path = url.raw_path.rstrip(b"/") + request.url.raw_path
             target = request.url.copy_with(scheme=url.scheme, host=url.host, port=url.port, raw_path=path)
-            all_headers = [*headers, *decision.headers.items()]
-            routed = httpx.Request(request.method, target, headers=all_headers, content=body)
+            all_headers = [*sent, *decision.headers.items()]
+            routed = httpx.Request(request.method, target, headers=all_headers, content=content)
             routed.extensions = request.extensions
             response = await self._transport.handle_async_request(routed)
             response.request = routed
@@ -90,6 +95,17 @@ class RoutingTransport(httpx.AsyncBaseTransport):
             return httpx.Response(status, headers=refused, json={"error": {"message": text}})
         found: httpx.Response = answer.response
         return httpx.Response(found.status_code, headers=found.headers, stream=_Stream(answer))
+
+    def _outgoing(self, decision: Decision[str], body: bytes, headers: _Headers) -> tuple[bytes, _Headers]:
+        """Put the source of a decision in place of those of the client, where workers copy from each other."""
+        if not self._router.peer_groups.names():
+            return body, headers
+        is_form = dict(headers).get("content-type", "").startswith("multipart/")
+        try:
+            fields, sent = outgoing(decision, {} if is_form or not body else json.loads(body), headers)
+        except (AttributeError, RecursionError, ValueError):
+            raise BodyError("not-object", 0) from None
+        return encode_body(fields) if fields else body, sent
 
     async def aclose(self) -> None:
         """Close the transport to the workers; the router stays open."""

@@ -2,16 +2,19 @@
 
 `Router.peer_groups` says which workers copy from each other, and how fast. Where that pays, `Decision.kv_source` is the
 peer. A proxy takes the fields off that clients sent, since an address from outside would have an engine connect there
-(`without_sources`), and adds those of the decision (`KvSource.apply`, `KvSource.headers`). A source belongs to one
+and adds those of the decision (`outgoing`). A source belongs to one
 decision: a retry has another one, or none.
 """
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+
+if TYPE_CHECKING:
+    from cachelb.decision import Decision
 
 Form: TypeAlias = Literal["vllm", "llm-d"]
 """How a source is named to an engine: vLLM's `remote_kv_source`, or the headers of llm-d's sidecar."""
@@ -20,7 +23,9 @@ HEADERS: Final = ("x-kv-cache-source-host-port", "x-kv-cache-source-p2p-port")
 """Headers that name a source; a proxy takes those of clients off."""
 
 _PARAMS: Final = "kv_transfer_params"
-_NAMES: Final = {"remote_kv_source", "kv_hint"}
+_SOURCES: Final = {"remote_kv_source", "kv_hint", "kv_hints"}
+_AROUND: Final = (_PARAMS, "extra_body", "extra_args", "sampling_params", "vllm_xargs")
+"""Fields inside of which engines, and hosts that make bodies, look for sources."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +103,32 @@ def without_sources(body: Mapping[str, Any]) -> dict[str, Any]:
         >>> without_sources({"prompt": "...", "kv_hints": {"actions": []}})
         {'prompt': '...'}
     """
-    sent = {name: value for name, value in body.items() if name != "kv_hints"}
-    params = sent.get(_PARAMS)
-    if isinstance(params, Mapping) and not _NAMES.isdisjoint(params):
-        sent[_PARAMS] = {name: value for name, value in params.items() if name not in _NAMES}
-    return sent
+    sent = {name: value for name, value in body.items() if name not in _SOURCES}
+    inner = {name: value for name in _AROUND if isinstance(value := sent.get(name), Mapping)}
+    return {**sent, **{name: without_sources(value) for name, value in inner.items()}}
+
+
+def outgoing(
+    decision: Decision[Any] | None, body: Mapping[str, Any], headers: Iterable[tuple[str, str]] = ()
+) -> tuple[dict[str, Any], list[tuple[str, str]]]:
+    """Name the source of a decision, if it has one, in place of those that a client named.
+
+    Args:
+        decision: The decision, None for a worker that another one picked.
+        body: The JSON object of the request; it stays as it is.
+        headers: Its headers.
+
+    Returns:
+        Body and headers to send.
+
+    Example:
+        >>> import cachelb
+        >>> decision = cachelb.Router(["http://gpu0:8000"]).select_worker(tokens=range(64))
+        >>> outgoing(decision, {"prompt": "...", "kv_hints": {}}, [("X-KV-Cache-Source-Host-Port", "10.0.0.1:80")])
+        ({'prompt': '...'}, [])
+    """
+    kept = [header for header in headers if header[0].lower() not in HEADERS]
+    source = None if decision is None else decision.kv_source
+    if source is None or "remote_prefiller" in (body.get(_PARAMS) or ()):
+        return without_sources(body), kept
+    return source.apply(body), [*kept, *source.headers.items()]

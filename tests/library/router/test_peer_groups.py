@@ -14,7 +14,7 @@ from tests.waiting import wait_until
 
 from cachelb import Router
 from cachelb.events import ZmqSource
-from cachelb.peers import HEADERS, Form, KvSource, without_sources
+from cachelb.peers import HEADERS, Form, KvSource, outgoing, without_sources
 from cachelb_fakes import FakeFleet, FakeWorker, PeerTier
 from cachelb_fakes.fleet.tokens import encode
 
@@ -109,6 +109,36 @@ def test_a_body_names_the_source_of_the_decision_and_none_of_the_clients() -> No
     assert without_sources({"kv_transfer_params": None}) == {"kv_transfer_params": None}
     with pytest.raises(ValueError, match="remote_prefiller"):
         SOURCE.apply({"kv_transfer_params": {"remote_prefiller": {}}})
+
+
+@pytest.mark.parametrize(
+    ("body", "sent"),
+    [
+        ({"kv_hint": {}, "remote_kv_source": {}, "prompt": "kv_hint"}, {"prompt": "kv_hint"}),
+        ({"extra_body": {"kv_hints": {}, "x": 1}}, {"extra_body": {"x": 1}}),
+        ({"vllm_xargs": {"kv_transfer_params": {"kv_hint": {}}}}, {"vllm_xargs": {"kv_transfer_params": {}}}),
+        (
+            {"sampling_params": {"extra_args": {"kv_transfer_params": {"remote_kv_source": {}, "own": 1}}}},
+            {"sampling_params": {"extra_args": {"kv_transfer_params": {"own": 1}}}},
+        ),
+        (
+            {"messages": [{"kv_hints": 1}], "sampling_params": [1]},
+            {"messages": [{"kv_hints": 1}], "sampling_params": [1]},
+        ),
+    ],
+)
+def test_sources_of_clients_are_taken_off_wherever_an_engine_may_look(body: Any, sent: Any) -> None:
+    headers = [("x-kv-cache-source-host-port", "10.0.0.1:80"), ("X-KV-Cache-Source-P2P-Port", "1"), ("a", "b")]
+    assert outgoing(None, body, headers) == (sent, [("a", "b")])
+
+
+def test_a_request_that_decodes_alone_gets_no_source() -> None:
+    with pair_of_engines() as (fleet, router, source, worker):
+        add(router, fleet)
+        with router.select_worker(tokens=encode(PROMPT), among=[worker.url]) as decision:
+            assert decision.headers["x-cachelb-kv-source"] == source.url
+            body, _ = outgoing(decision, {"kv_transfer_params": {"remote_prefiller": {}, "kv_hint": {}}})
+            assert body == {"kv_transfer_params": {"remote_prefiller": {}}}
 
 
 @pytest.mark.parametrize(

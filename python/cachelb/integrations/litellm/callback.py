@@ -26,6 +26,7 @@ from cachelb.integrations.litellm import lifetimes
 from cachelb.integrations.litellm.reading import candidates, is_prompt_list, metadata, tags, tried, usage
 from cachelb.integrations.offered import Guest
 from cachelb.integrations.parsed import as_body
+from cachelb.peers import outgoing
 from cachelb.types import RequestArguments
 
 if TYPE_CHECKING:
@@ -175,22 +176,33 @@ class CachelbCallback(Guest):
             return healthy_deployments
         return [chosen]
 
-    async def async_pre_call_deployment_hook(self, kwargs: Mapping[str, Any], call_type: object) -> None:
-        """Watch LiteLLM's logging object of this attempt.
+    async def async_pre_call_deployment_hook(
+        self, kwargs: Mapping[str, Any], call_type: object
+    ) -> dict[str, Any] | None:
+        """Watch LiteLLM's logging object of this attempt, and name the peer that the engine is to copy from.
 
-        It is dropped at the end, also if that is given up, and receives the time of a stream's first token.
+        The object is dropped at the end, also if that is given up, and receives the time of a stream's first token.
 
         Args:
             kwargs: Arguments of the call.
             call_type: Not used.
+
+        Returns:
+            The arguments with the source of the decision in place of those of the client, None without peer groups.
         """
         del call_type
         call = kwargs.get("litellm_call_id") or ""
         log = kwargs.get("litellm_logging_obj")
-        if log is not None and (booking := self._bookings.get(call)) is not None:
+        booking = self._bookings.get(call)
+        if log is not None and booking is not None:
             booking.lives_as = lives_as = weakref.ref(log, partial(self._given_up, call))
             if hasattr(log, _STARTS):
                 setattr(log, _STARTS, partial(_starts, lives_as, booking.decision))
+        if not self.router.peer_groups.names():
+            return None
+        headers = {**(kwargs.get("headers") or {}), **(kwargs.get("extra_headers") or {})}
+        sent, named = outgoing(None if booking is None else booking.decision, kwargs, headers.items())
+        return {**sent, "headers": None, "extra_headers": dict(named)}
 
     async def async_log_success_event(
         self, kwargs: Mapping[str, Any], response_obj: object, start_time: object, end_time: object

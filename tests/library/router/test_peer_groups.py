@@ -111,6 +111,13 @@ def test_a_body_names_the_source_of_the_decision_and_none_of_the_clients() -> No
         SOURCE.apply({"kv_transfer_params": {"remote_prefiller": {}}})
 
 
+def test_the_child_of_a_fork_has_the_groups_of_its_parent() -> None:
+    router = Router(WORKERS)
+    router.peer_groups.add("rack", load_ms_per_token=0.01, port=7777)
+    assert router._fleet.after_fork(anew=True) is None
+    assert router.peer_groups.names() == ["rack"]
+
+
 @pytest.mark.parametrize(
     ("body", "sent"),
     [

@@ -143,7 +143,9 @@ impl<T: Clone + Send + Sync> Registry<T> {
             }
             Ok::<_, cachelb_core::Error>(())
         })?;
-        for (name, (pool, terms)) in lock(&self.peers).clone() {
+        // Not in the head of the loop, where it would stay locked.
+        let peers = lock(&self.peers).clone();
+        for (name, (pool, terms)) in peers {
             self.put_peers(access, name, pool, terms);
         }
         for (pool, cache) in self.feeds.take_shared() {

@@ -183,8 +183,8 @@ def simulate(
         **router_options: Options of `cachelb.Router` and of the policy; those of `cachelb.Admission`, with which
             requests are refused; and ``pull_min_tokens``, from which on a request takes cached blocks from another
             worker of the fleet, by llm-d's rule: the one with the longest prefix in host memory, as far as KV events
-            show it, or of several one drawn by 1 / (1 + waiting requests). With ``peers_times`` routers name that worker
-            themselves (`Router.peer_groups`), from the true times of copies, multiplied by it.
+            show it, or of several one drawn by 1 / (1 + waiting requests). With ``peers_times`` routers name that
+            worker themselves (`Router.peer_groups`), from the true times of copies, multiplied by it.
 
     Returns:
         The outcome of every request.

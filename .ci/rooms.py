@@ -31,6 +31,7 @@ MOST_FILES: Final = 15
 # The library without features, and what of it a feature or a server has for itself: folders, and files without suffix.
 LIBRARY: Final = ("python", "rust/body", "rust/cachelb", "rust/core", "rust/events", "rust/policy", "rust/py")
 BESIDE: Final = (
+    "rust/cachelb/src/bookings/copying",
     "rust/cachelb/src/indexes/naming",
     "rust/cachelb/src/select/source",
     "rust/cachelb/src/sharing",

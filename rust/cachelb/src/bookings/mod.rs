@@ -18,6 +18,8 @@
 pub(crate) mod affinity;
 pub(crate) mod capture;
 pub(crate) mod checks;
+#[cfg(feature = "peers")]
+pub(crate) mod copying;
 pub(crate) mod leases;
 pub(crate) mod ledger;
 pub(crate) mod timing;
@@ -36,7 +38,7 @@ use crate::admission::Charged;
 use crate::bookings::checks::{Checks, Promise};
 use crate::bookings::leases::{Deadlines, Lease};
 use crate::bookings::ledger::{Ending, Ledger, Record, Usage};
-use crate::request::{PoolId, Source};
+use crate::request::PoolId;
 
 /// Bookings of a worker that are followed.
 const KEPT: usize = 1024;
@@ -50,20 +52,6 @@ pub(crate) struct Prediction {
     /// How much of the prompt was to be found cached.
     pub tokens: u64,
     pub prompt_tokens: u64,
-}
-
-/// A copy from a peer that a request waits for.
-#[cfg_attr(not(feature = "peers"), expect(dead_code, reason = "none is booked"))]
-#[derive(Debug)]
-pub(crate) struct Copying {
-    pub source: Source,
-    /// Until when it takes the links, and for how much longer than others do: out of the source, into the worker.
-    pub until: f64,
-    pub longer: [f64; 2],
-    /// Whether its links are free, and its worker has no other prompt to compute.
-    pub is_alone: bool,
-    /// Whether its first token came, or it ended.
-    pub is_over: bool,
 }
 
 /// All that is kept of one request beside its load.
@@ -87,7 +75,8 @@ pub struct Booking {
     pub(crate) prediction: Option<Prediction>,
     /// The tenant that pays for the output.
     pub(crate) charged: Option<Charged>,
-    pub(crate) copying: Option<Box<Copying>>,
+    #[cfg(feature = "peers")]
+    pub(crate) copying: Option<Box<copying::Copying>>,
     /// State of the rules that decided.
     pub(crate) memos: Vec<Memo>,
 }

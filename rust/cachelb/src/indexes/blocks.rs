@@ -43,18 +43,13 @@ pub struct Lost {
     pub failed: u64,
 }
 
-/// How many times as many blocks as in device memory a worker may hold in host memory, and on disk. Their sizes are
-/// reported by no engine, and a node has at most a few times as much memory as its GPUs.
-const TIERS: u32 = 16;
-
 fn store_of(placements: &Placements) -> Store {
     match placements.scheme {
         Scheme::Units => Store::Tree(Box::new(
             RadixTree::new(1, None).expect("pages of one token are in range"),
         )),
-        _ => Store::Exact(Box::new(
-            BlockIndex::new(placements.matcher).with_tiers(TIERS),
-        )),
+        // No engine reports the sizes of its host memory and disk. A node has a few times as much as its GPUs.
+        _ => Store::Exact(Box::new(BlockIndex::new(placements.matcher).with_tiers(16))),
     }
 }
 

@@ -257,7 +257,9 @@ impl Selector {
             _ => false,
         };
         // A copy that does not come is the fault of its source.
-        let gave_up = is_given_up && booking.copying.is_none() && self.is_overdue(id, worker, now);
+        #[cfg(feature = "peers")]
+        let is_given_up = is_given_up && booking.copying.is_none();
+        let gave_up = is_given_up && self.is_overdue(id, worker, now);
         let blame = Blame {
             failures: u32::from(ending == Ending::Failed),
             give_ups: u8::from(gave_up),

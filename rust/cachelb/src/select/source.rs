@@ -19,8 +19,9 @@ use cachelb_events::FeedState;
 use cachelb_policy::{Speeds, load_of};
 
 use crate::Selector;
+use crate::bookings::Booking;
+use crate::bookings::copying::Copying;
 use crate::bookings::ledger::{Ending, Usage};
-use crate::bookings::{Booking, Copying};
 use crate::fleet::health::{Sleep, is_overdue};
 use crate::fleet::worker::{Eligibility, Member};
 use crate::indexes::naming::Form;

@@ -33,14 +33,12 @@ impl Hashed {
         );
         for (lane, l) in held.lanes.iter() {
             let slot = slot_of(lane);
-            let worker = held.lanes.worker(slot);
+            let medium = Medium::ALL[medium_of(lane)];
+            let room = |capacity: u32| held.shape.room(capacity.into(), medium);
             ensure!(
-                worker.is_none_or(|worker| {
-                    let room = held
-                        .shape
-                        .room(worker.capacity.into(), Medium::ALL[medium_of(lane)]);
-                    l.count <= room
-                }),
+                held.lanes
+                    .worker(slot)
+                    .is_none_or(|worker| l.count <= room(worker.capacity)),
                 "worker {slot} is over its capacity"
             );
         }

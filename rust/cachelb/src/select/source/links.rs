@@ -6,7 +6,7 @@
 use cachelb_core::ids::{Millis, WorkerId};
 use cachelb_core::load::BookingId;
 
-use crate::bookings::Copying;
+use crate::bookings::copying::Copying;
 use crate::request::Source;
 
 /// Requests that may wait at once for a source that has not sent anything yet.

@@ -150,13 +150,7 @@ impl Rule for PrefixHash {
         }
     }
 
-    fn settled(
-        &mut self,
-        view: &View<'_>,
-        _choice: Choice,
-        _served: usize,
-        _memos: &mut Memos<'_>,
-    ) {
+    fn settled(&mut self, view: &View<'_>, _: Choice, _: usize, _: &mut Memos<'_>) {
         self.ring.settle(view);
     }
 

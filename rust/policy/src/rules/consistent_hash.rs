@@ -88,13 +88,7 @@ impl Rule for ConsistentHash {
         bounded::choose(&self.ring, view, key, self.epsilon)
     }
 
-    fn settled(
-        &mut self,
-        view: &View<'_>,
-        _choice: Choice,
-        _served: usize,
-        _memos: &mut Memos<'_>,
-    ) {
+    fn settled(&mut self, view: &View<'_>, _: Choice, _: usize, _: &mut Memos<'_>) {
         self.ring.settle(view);
     }
 

@@ -67,6 +67,22 @@ impl BlockTracker {
         }
         Ok(())
     }
+
+    fn change(
+        &self,
+        hashes: &Bound<'_, PyAny>,
+        work: impl FnOnce(Edit<'_>, &[SequenceHash]) -> Result<u32> + Send,
+    ) -> PyResult<u32> {
+        let py = hashes.py();
+        with_scratch(|scratch| {
+            let (given, copy) = (&mut scratch.given, &mut scratch.hashes);
+            let hashes = args::steady_words(hashes, "hashes", given, copy)?;
+            self.settle(py)?;
+            write(&self.core, py, hashes.len() > BULK, |edit| {
+                work(edit, hashes)
+            })
+        })
+    }
 }
 
 fn write<R: Send>(
@@ -330,17 +346,8 @@ impl BlockTracker {
         #[pyo3(from_py_with = parent)] parent: Option<SequenceHash>,
         #[pyo3(from_py_with = named::medium)] medium: &str,
     ) -> PyResult<u32> {
-        let py = hashes.py();
-        with_scratch(|scratch| {
-            let hashes =
-                args::steady_words(hashes, "hashes", &mut scratch.given, &mut scratch.hashes)?;
-            self.settle(py)?;
-            let Some(medium) = Medium::parse(medium) else {
-                return Ok(0);
-            };
-            write(&self.core, py, hashes.len() > BULK, |mut edit| {
-                edit.store(worker, parent, hashes, medium)
-            })
+        self.change(hashes, |mut edit, hashes| {
+            Medium::parse(medium).map_or(Ok(0), |m| edit.store(worker, parent, hashes, m))
         })
     }
 
@@ -352,15 +359,9 @@ impl BlockTracker {
         hashes: &Bound<'_, PyAny>,
         #[pyo3(from_py_with = named::medium_or_none)] medium: Option<&str>,
     ) -> PyResult<u32> {
-        let py = hashes.py();
-        with_scratch(|scratch| {
-            let hashes =
-                args::steady_words(hashes, "hashes", &mut scratch.given, &mut scratch.hashes)?;
-            self.settle(py)?;
-            let medium = medium.and_then(Medium::parse);
-            write(&self.core, py, hashes.len() > BULK, |mut edit| {
-                edit.remove(worker, hashes, medium)
-            })
+        let medium = medium.and_then(Medium::parse);
+        self.change(hashes, |mut edit, hashes| {
+            edit.remove(worker, hashes, medium)
         })
     }
 

@@ -235,14 +235,7 @@ def simulate(
 
     def make(clock: Callable[[], float]) -> Router[str]:
         router = _router(policy, workload, fleet, clock=clock, seed=seed, replicas=gateways, **router_options)
-        if fleet.pool is not None and signals.pool_known:
-            pool, members = fleet.pool
-            blocks = pool.blocks(workload.block_size)
-            ms = pool.load_ms_per_token
-            router.shared_caches.add("pool", load_ms_per_token=ms, ttl_s=None, kv_blocks=blocks, workers=members)
-        if fleet.peers is not None and peers_times is not None:
-            ms, startup_ms = (peers_times * ms for ms in (fleet.peers.load_ms_per_token, fleet.peers.startup_ms))
-            router.peer_groups.add("peers", load_ms_per_token=ms, startup_ms=startup_ms, port=1)
+        _register(router, fleet, workload.block_size if signals.pool_known else None, peers_times)
         return router
 
     if gateway is not None and (gateways != 1 or sharing):
@@ -390,6 +383,17 @@ def _router(
             cache_layout=worker.cache_layout,
         )
     return router
+
+
+def _register(router: Router[str], fleet: FleetSpec, block_size: int | None, peers_times: float | None) -> None:
+    """Register the pool that workers share, if its block size is known, and peers by the times of their copies."""
+    if fleet.pool is not None and block_size is not None:
+        pool, members = fleet.pool
+        blocks, ms = pool.blocks(block_size), pool.load_ms_per_token
+        router.shared_caches.add("pool", load_ms_per_token=ms, ttl_s=None, kv_blocks=blocks, workers=members)
+    if fleet.peers is not None and peers_times is not None:
+        ms, startup_ms = (peers_times * ms for ms in (fleet.peers.load_ms_per_token, fleet.peers.startup_ms))
+        router.peer_groups.add("peers", load_ms_per_token=ms, startup_ms=startup_ms, port=1)
 
 
 def _clients(workload: Workload, gateways: int, seed: int) -> list[int] | None:

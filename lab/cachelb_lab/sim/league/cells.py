@@ -14,20 +14,11 @@ from cachelb.common.arguments import listed, number, whole
 from cachelb_lab.sim.fleet import DEFAULT_MODEL, FleetSpec
 from cachelb_lab.sim.league.realism import Realism, find_realism
 from cachelb_lab.sim.league.traces import PARTS, Trace
-from cachelb_lab.sim.simulation import Signals
 
 LOADS = (0.5, 0.7, 0.85, 0.95, 1.05)
 """Loads, as shares of a fleet's capacity."""
 
 FIRST_SEED = 1
-_LATER_SIGNALS = (
-    "report_queued_tokens",
-    "report_cached_tokens",
-    "first_token_delay_s",
-    "sharing_lag_s",
-    "decision_s",
-    "pool_known",
-)
 _MOST = 65_536
 _MOST_LOAD = 100.0
 
@@ -104,7 +95,7 @@ class Cell:
                 "fleet": fleet.native(),
                 "gpus": [worker.gpu.name for worker in fleet],
                 "speed": speed,
-                "realism": _facts_of(self.realism),
+                "realism": {**asdict(self.realism), "name": "", "summary": ""},
                 "seed": self.seed,
             }
         )
@@ -174,19 +165,6 @@ class League:
             Cell(trace, self.part, fleet, self.model, float(load), switch, seed)
             for trace, seed, fleet, switch, load in product(traces, self.seeds, self.fleets, switches, self.loads)
         )
-
-
-def _facts_of(realism: Realism) -> dict[str, Any]:
-    """Return the effects of a switch. Later settings count only where they are set, so older stores stay valid."""
-    facts = {**asdict(realism), "name": "", "summary": ""}
-    for kept, usual, later in (
-        (facts, Realism("", ""), ("sharing", "all_reduce")),
-        (facts["signals"], Signals(), _LATER_SIGNALS),
-    ):
-        for name in later:
-            if kept[name] == getattr(usual, name):
-                del kept[name]
-    return facts
 
 
 def digest(facts: Any) -> str:  # noqa: ANN401 - JSON values

@@ -13,6 +13,7 @@ from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
+from benches.learned.shrinking import shrunk
 
 from cachelb_lab.sim import WORKLOADS as GENERATORS
 from cachelb_lab.sim import Workload, build
@@ -82,12 +83,12 @@ def _contents(name: str, count: int, seed: int) -> Workload:
         return build("prefix-10", seed=seed, count=count, share=0.05)
     made = build(name, seed=seed, count=count)
     if name == "tool-agent":
-        return made.rescale(rate=1.0, seed=seed, prompt=(1, 2), output=(1, 1))
+        return shrunk(made, rate=1.0, seed=seed, prompt=(1, 2), output=(1, 1))
     if name == "long-documents":
         # In the order of their generator, which knows pauses between turns but not how long answers take.
         free = np.full(count, -1, dtype=np.int64)
         made = replace(made, parent=free, think_s=np.zeros(count), arrival_s=np.arange(count, dtype=np.float64))
-        return made.rescale(rate=1.0, seed=seed, prompt=(1, 6), output=(1, 1))
+        return shrunk(made, rate=1.0, seed=seed, prompt=(1, 6), output=(1, 1))
     assert name in GENERATORS, name
     return made
 
@@ -103,7 +104,7 @@ def _conversation(count: int, seed: int) -> Workload:
         salt = np.uint64((len(laps) * 0x9E3779B97F4A7C15) % 2**64)
         laps.append(replace(lap, hashes=mix(lap.hashes ^ salt), arrival_s=np.arange(len(lap), dtype=np.float64)))
         count, start = count - len(lap), 0
-    return Workload.concat(laps, one_after_the_other=True).rescale(rate=1.0, seed=seed)
+    return shrunk(Workload.concat(laps, one_after_the_other=True), rate=1.0, seed=seed)
 
 
 @lru_cache(maxsize=1)

@@ -187,7 +187,6 @@ SIMULATOR: dict[str, Case] = {
     "Workload.speed_up": Case(CHATS.speed_up, {"factor": 2.0}, _columns),
     "Workload.jitter": Case(CHATS.jitter, {"seconds": 2.0}, _columns),
     "Workload.impatient": Case(CHATS.impatient, {"share": 0.5, "mean_s": 1.0}, _columns),
-    "Workload.rescale": Case(CHATS.rescale, {"rate": 1.0}, _columns),
     "Workload.slice": Case(CHATS.slice, {}, _columns),
     "Poisson": Case(Poisson, {"rate": 1.0}, _times),
     "Constant": Case(workloads.Constant, {"rate": 1.0}, _times),

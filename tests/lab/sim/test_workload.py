@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from benches.learned.shrinking import shrunk
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.models.trace_rows import Row, workload_of
@@ -86,7 +87,7 @@ def test_boundaries_follow_their_rows(tmp_path: Path) -> None:
     assert sorted(both.message_ends(row).tolist() for row in range(4)) == [[], [], [16, 40], [16, 48, 64]]
     told.save(tmp_path / "told.jsonl")
     assert read_generic(tmp_path / "told.jsonl") == told
-    assert told.rescale(rate=1.0).boundaries is None
+    assert shrunk(told, rate=1.0).boundaries is None
 
 
 def test_generators_know_where_messages_end() -> None:
@@ -167,28 +168,28 @@ def test_concat_can_put_one_behind_the_other() -> None:
         Workload.concat([rag, build("rag", count=5, block_size=32)])
 
 
-def test_rescale_keeps_the_shared_fraction() -> None:
+def test_shrinking_keeps_the_shared_fraction() -> None:
     shared = build("prefix-50", seed=1, count=775)
-    small = shared.rescale(rate=10.0, seed=3, prompt=(1, 4), max_prompt_tokens=100_000).validate()
+    small = shrunk(shared, rate=10.0, seed=3, prompt=(1, 4), max_prompt_tokens=100_000).validate()
     assert small.infinite_hits() == pytest.approx(shared.infinite_hits(), abs=0.02)
     assert small.prompt_tokens.mean() == pytest.approx(shared.prompt_tokens.mean() / 4, rel=0.001)
     assert np.array_equal(small.output_tokens, np.maximum(1, shared.output_tokens // 2))
     assert len(small) / small.arrival_s[-1] == pytest.approx(10.0, rel=0.1)
 
 
-def test_rescale_cuts_long_prompts() -> None:
+def test_shrinking_cuts_long_prompts() -> None:
     rows = [Row(0.0, 512 * 400, 1, tuple(range(400))), Row(1.0, 512 * 400, 9, tuple(range(400)))]
-    small = workload_of(rows, id_tokens=512).rescale(rate=1.0)
+    small = shrunk(workload_of(rows, id_tokens=512), rate=1.0)
     assert small.prompt_tokens.tolist() == [10_000, 10_000]
     assert small.output_tokens.tolist() == [1, 4]
     assert small.infinite_hits() == 0.5
     with pytest.raises(ValueError, match="prompt must be a fraction of at most 1, got 2/1"):
-        small.rescale(rate=1.0, prompt=(2, 1))
+        shrunk(small, rate=1.0, prompt=(2, 1))
 
 
-def test_rescale_keeps_a_token_of_the_shortest_prompt() -> None:
+def test_shrinking_keeps_a_token_of_the_shortest_prompt() -> None:
     rows = [Row(float(n), 5, 1, (n, n + 10, n + 20, n + 30, n + 40)) for n in range(2)]
-    small = workload_of(rows, id_tokens=1, block_size=1).rescale(rate=1.0).validate()
+    small = shrunk(workload_of(rows, id_tokens=1, block_size=1), rate=1.0).validate()
     assert small.prompt_tokens.tolist() == [1, 1]
     assert small.infinite_hits() == 0
 
@@ -281,6 +282,6 @@ def test_real_trace_has_its_known_figures(conversation_trace: Path) -> None:
     assert by_16.infinite_hits() == pytest.approx(0.3736, abs=5e-5)
     assert len(np.unique(by_16.arrival_s)) == 1_180
     assert by_16.speed_up(2).arrival_s[-1] == pytest.approx(3537 / 2, abs=1)
-    small = by_64.rescale(rate=10.0)
+    small = shrunk(by_64, rate=10.0)
     assert small.prompt_tokens.max() == 10_000
     assert small.infinite_hits() == pytest.approx(0.3736, abs=0.05)

@@ -13,8 +13,7 @@ import numpy.typing as npt
 
 from cachelb.common.arguments import listed, number
 from cachelb_lab.sim.checks import check_arguments
-from cachelb_lab.sim.trace_files.mixing import mix
-from cachelb_lab.sim.workloads.arrivals import Poisson, microseconds, positive
+from cachelb_lab.sim.workloads.arrivals import microseconds, positive
 from cachelb_lab.sim.workloads.files.columns import check_ends, check_rows, gather, joined_offsets, runs
 
 _MOST_PARTS = 65_536
@@ -352,67 +351,6 @@ class Workload:
         rng = np.random.default_rng(seed)
         leaves, patience = rng.random(len(self)) < share, rng.exponential(mean_s, len(self))
         return replace(self, abort_s=np.where(leaves, microseconds(patience), np.nan))
-
-    def rescale(
-        self,
-        *,
-        rate: float,
-        seed: int = 0,
-        prompt: tuple[int, int] = (50, 512),
-        max_prompt_tokens: int = 10_000,
-        output: tuple[int, int] = (1, 2),
-    ) -> Workload:
-        """Shrink prompts and answers and let requests arrive at a rate, as Lodestar does with traces.
-
-        Prompts share the same fraction as before, to within one block. Answers lose their hashes, and
-        ends of messages become unknown.
-
-        Args:
-            rate: Arrivals per second, a Poisson process; of sessions, where requests follow others.
-            seed: Seed of the arrivals.
-            prompt: New tokens for so many old ones; the default makes 50 of a Mooncake id.
-            max_prompt_tokens: Length at which longer prompts are cut.
-            output: Likewise for answers; half by default.
-
-        Returns:
-            A workload.
-
-        Raises:
-            ValueError: A fraction is not between 0 and 1, or the rate not positive.
-        """
-        given = {"rate": rate, "seed": seed, "prompt": prompt, "output": output, "max_prompt_tokens": max_prompt_tokens}
-        check_arguments(self.rescale, given)
-        for key, (new, old) in {"prompt": prompt, "output": output}.items():
-            if not 0 < new <= old:
-                raise ValueError(f"{key} must be a fraction of at most 1, got {new}/{old}")
-        new, old = prompt
-        tokens = self.prompt_tokens.astype(np.int64) * new // old
-        tokens = np.clip(tokens, 1, max(1, max_prompt_tokens))
-        blocks = tokens // self.block_size
-        offsets = np.concatenate([[0], np.cumsum(blocks)])
-        nth = np.arange(int(offsets[-1])) - np.repeat(offsets[:-1], blocks) + 1
-        # The old blocks that lie wholly before the end of a new one determine its parent.
-        before = nth * self.block_size * old // new // self.block_size
-        # A prompt that would shrink to nothing keeps one token, which may be a block.
-        before = np.minimum(before, np.repeat(self.prompt_tokens.astype(np.int64) // self.block_size, blocks))
-        named = self.hashes[np.repeat(self.offsets[:-1].astype(np.int64), blocks) + before - 1]
-        root = self.parent < 0
-        arrival_s = np.full(len(self), np.nan)
-        arrival_s[root] = Poisson(rate).times(int(root.sum()), np.random.default_rng(seed))
-        outputs = np.maximum(1, self.output_tokens.astype(np.int64) * output[0] // output[1])
-        return replace(
-            self,
-            seed=seed,
-            arrival_s=arrival_s,
-            prompt_tokens=tokens.astype(np.uint32),
-            output_tokens=outputs.astype(np.uint32),
-            hashes=mix(named + nth.astype(np.uint64)),
-            offsets=offsets.astype(np.uint64),
-            output_hashes=np.empty(0, dtype=np.uint64),
-            output_offsets=np.zeros(len(self) + 1, dtype=np.uint64),
-            boundaries=None,
-            boundary_offsets=None,
-        ).in_order()
 
     # === facts ===
 

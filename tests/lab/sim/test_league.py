@@ -307,9 +307,7 @@ def test_every_switch_changes_a_run(name: str) -> None:
     assert any(undisturbed != disturbed for undisturbed, disturbed in figures.values())
 
 
-def test_switches_that_are_off_are_no_part_of_a_key(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Stores of before a switch stay valid, within a version."""
-    monkeypatch.setattr("cachelb.__version__", "0.2.0")
+def test_each_switch_is_part_of_a_key() -> None:
     cell = SMALL.cells()[0]
     signals: list[dict[str, Any]] = [
         *({"report_queued_tokens": False}, {"report_cached_tokens": False}, {"first_token_delay_s": 0.25}),
@@ -319,7 +317,6 @@ def test_switches_that_are_off_are_no_part_of_a_key(monkeypatch: pytest.MonkeyPa
     changes += [{"signals": replace(cell.realism.signals, **each)} for each in signals]
     realisms = [replace(cell.realism, **change) for change in changes]
     keys = [replace(cell, realism=each).key("requests", cell.workers(16), 1.0) for each in realisms]
-    assert keys[0] == "1c383bc5023e4c7633ce59ab26b1800a"
     assert len(set(keys)) == 8
 
 

@@ -25,7 +25,7 @@ HEADERS: Final = ("x-kv-cache-source-host-port", "x-kv-cache-source-p2p-port")
 _PARAMS: Final = "kv_transfer_params"
 _SOURCES: Final = {"remote_kv_source", "kv_hint", "kv_hints"}
 _AROUND: Final = (_PARAMS, "extra_body", "extra_args", "sampling_params", "vllm_xargs")
-"""Fields inside of which engines, and hosts that make bodies, look for sources."""
+"""Fields inside of which engines and hosts look for sources, each inside of others at most once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ class KvSource:
         sent = without_sources(body)
         if self.form != "vllm":
             return sent
-        params = sent.get(_PARAMS) or {}
+        params = given if isinstance(given := sent.get(_PARAMS), Mapping) else {}
         if "remote_prefiller" in params:
             raise ValueError("kv_transfer_params has remote_prefiller: a request that decodes alone copies no prompt")
         host, _, port = self.address.rpartition(":")
@@ -103,9 +103,13 @@ def without_sources(body: Mapping[str, Any]) -> dict[str, Any]:
         >>> without_sources({"prompt": "...", "kv_hints": {"actions": []}})
         {'prompt': '...'}
     """
+    return _stripped(body, len(_AROUND))
+
+
+def _stripped(body: Mapping[str, Any], depth: int) -> dict[str, Any]:
     sent = {name: value for name, value in body.items() if name not in _SOURCES}
-    inner = {name: value for name in _AROUND if isinstance(value := sent.get(name), Mapping)}
-    return {**sent, **{name: without_sources(value) for name, value in inner.items()}}
+    inner = {name: value for name in _AROUND if depth and isinstance(value := sent.get(name), Mapping)}
+    return {**sent, **{name: _stripped(value, depth - 1) for name, value in inner.items()}}
 
 
 def outgoing(
@@ -129,6 +133,7 @@ def outgoing(
     """
     kept = [header for header in headers if header[0].lower() not in HEADERS]
     source = None if decision is None else decision.kv_source
-    if source is None or "remote_prefiller" in (body.get(_PARAMS) or ()):
+    decodes = isinstance(params := body.get(_PARAMS), Mapping) and "remote_prefiller" in params
+    if source is None or decodes:
         return without_sources(body), kept
     return source.apply(body), [*kept, *source.headers.items()]

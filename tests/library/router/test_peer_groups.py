@@ -111,6 +111,17 @@ def test_a_body_names_the_source_of_the_decision_and_none_of_the_clients() -> No
         SOURCE.apply({"kv_transfer_params": {"remote_prefiller": {}}})
 
 
+@pytest.mark.parametrize("odd", ["remote_prefiller", 5, [1], None])
+def test_a_body_of_odd_types_or_of_any_depth_has_the_source_alone(odd: object) -> None:
+    sent = SOURCE.apply({"kv_transfer_params": odd})["kv_transfer_params"]
+    assert list(sent) == ["remote_kv_source"]
+    assert outgoing(None, {"kv_transfer_params": odd}) == ({"kv_transfer_params": odd}, [])
+    deep: dict[str, Any] = {"own": 1}
+    for _ in range(5_000):
+        deep = {"extra_args": deep}
+    assert without_sources({"kv_hint": 1, **deep}) == deep
+
+
 def test_the_child_of_a_fork_has_the_groups_of_its_parent() -> None:
     router = Router(WORKERS)
     router.peer_groups.add("rack", load_ms_per_token=0.01, port=7777)

@@ -138,8 +138,7 @@ impl BlockIndex {
         medium: Medium,
         expires: Option<Millis>,
     ) -> Result<Insert<'_>> {
-        let capacity = self.worker(worker)?.capacity;
-        let capacity = self.held.shape.room(capacity.into(), medium);
+        let capacity = (self.held.shape).room(self.worker(worker)?.capacity.into(), medium);
         Ok(Insert {
             lane: lane_of(worker.slot, medium),
             expires: self.held.expiry.deadline(expires),

@@ -111,6 +111,8 @@ use crate::bookings::{Bookings, LoadBook};
 use crate::fleet::failing_prompts::FailingPrompts;
 use crate::indexes::blocks::Blocks;
 use crate::select::candidates::{Candidates, condition};
+#[cfg(feature = "peers")]
+use crate::select::source::links::Links;
 
 /// A fleet, its loads, and per model a block index and rules.
 #[derive(Debug)]
@@ -125,7 +127,7 @@ pub struct Selector {
     pub(crate) trace: Trace,
     pub(crate) failing_prompts: FailingPrompts,
     #[cfg(feature = "peers")]
-    pub(crate) links: crate::select::source::links::Links,
+    pub(crate) links: Links,
     pub(crate) gates: Gates,
     /// Open while the prompts of decisions are recorded.
     pub(crate) capture: Option<Capture>,
@@ -149,7 +151,7 @@ impl Selector {
             trace: Trace::default(),
             failing_prompts: FailingPrompts::default(),
             #[cfg(feature = "peers")]
-            links: crate::select::source::links::Links::default(),
+            links: Links::default(),
             gates: Gates::default(),
             capture: None,
             sharing: None,
@@ -173,7 +175,7 @@ impl Selector {
     pub fn forget_bookings(&mut self) -> usize {
         self.trace = Trace::default();
         #[cfg(feature = "peers")]
-        (self.links = crate::select::source::links::Links::default());
+        (self.links = Links::default());
         self.failing_prompts = FailingPrompts::default();
         self.fleet.forget_probes();
         self.gates.forget();

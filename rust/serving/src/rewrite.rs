@@ -1,8 +1,11 @@
 //! Another model, or another source of cached blocks, in the body of a request.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use bytes::Bytes;
+use serde::Deserializer as _;
+use serde::de::{MapAccess, Visitor};
 use serde_json::value::{RawValue, to_raw_value};
 
 use crate::headers::Headers;
@@ -51,10 +54,8 @@ fn with_source(body: &[u8], source: Option<String>) -> serde_json::Result<Bytes>
     let mut object: Object = serde_json::from_slice(body)?;
     strip(&mut object, 0);
     if let Some(source) = source {
-        let given = object
-            .get(PARAMS)
-            .map(|given| serde_json::from_str(given.get()));
-        let mut params: Object = given.and_then(Result::ok).unwrap_or_default();
+        let given = object.get(PARAMS).map_or("", |given| given.get());
+        let mut params: Object = serde_json::from_str(given).unwrap_or_default();
         // Who decodes what another worker computed copies no prompt.
         if !params.contains_key("remote_prefiller") {
             let source = RawValue::from_string(source)?;
@@ -80,27 +81,56 @@ fn strip(object: &mut Object, depth: usize) {
     }
 }
 
-/// Returns a body with another `model` and its other bytes as they are; `None` if it has that one, or none can be put in.
+/// The members of an object, as they are written: text in requests may have halves of characters, which Rust's has not.
+struct Members;
+
+impl<'a> Visitor<'a> for Members {
+    type Value = Vec<(&'a RawValue, &'a RawValue)>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object")
+    }
+
+    fn visit_map<A: MapAccess<'a>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+        let mut members = Vec::new();
+        while let Some(member) = map.next_entry()? {
+            members.push(member);
+        }
+        Ok(members)
+    }
+}
+
+/// Returns a body with another `model`, in each field of that name, and its other bytes as they are; `None` if it has that
+/// one, or none can be put in.
 #[must_use]
 pub fn with_model(body: &[u8], model: &str) -> Option<Vec<u8>> {
-    let text = str::from_utf8(body).ok()?;
-    let members: BTreeMap<String, &RawValue> = serde_json::from_str(text).ok()?;
-    let name = json_text(model);
-    let (start, length, put) = if let Some(old) = members.get("model").map(|old| old.get()) {
-        if serde_json::from_str::<String>(old).is_ok_and(|old| old == model) {
-            return None;
-        }
-        (
-            old.as_ptr() as usize - text.as_ptr() as usize,
-            old.len(),
-            name,
-        )
-    } else {
-        let comma = if members.is_empty() { "" } else { ", " };
-        (text.rfind('}')?, 0, format!("{comma}\"model\": {name}"))
+    let mut reader = serde_json::Deserializer::from_slice(body);
+    let members = reader.deserialize_map(Members).ok()?;
+    reader.end().ok()?;
+    let is = |text: &RawValue, name| {
+        serde_json::from_str(text.get()).is_ok_and(|text: String| text == name)
     };
-    let (before, after) = (&text[..start], &text[start + length..]);
-    Some(format!("{before}{put}{after}").into_bytes())
+    let given = members.iter().filter(|(key, _)| is(key, "model"));
+    let given: Vec<_> = given.map(|(_, value)| *value).collect();
+    // The last of several counts.
+    if given.last().is_some_and(|last| is(last, model)) {
+        return None;
+    }
+    let (name, mut written, mut from) = (json_text(model), Vec::new(), 0);
+    for value in given.iter().map(|value| value.get()) {
+        let start = value.as_ptr() as usize - body.as_ptr() as usize;
+        written.extend_from_slice(&body[from..start]);
+        written.extend_from_slice(name.as_bytes());
+        from = start + value.len();
+    }
+    if given.is_empty() {
+        from = body.iter().rposition(|byte| *byte == b'}')?;
+        let comma = if members.is_empty() { "" } else { ", " };
+        written.extend_from_slice(&body[..from]);
+        written.extend_from_slice(format!("{comma}\"model\": {name}").as_bytes());
+    }
+    written.extend_from_slice(&body[from..]);
+    Some(written)
 }
 
 /// Writes a text as JSON.
@@ -128,11 +158,11 @@ mod tests {
             (r#"{"\u006dodel": null}"#, Some(r#"{"\u006dodel": "néw"}"#)),
             (
                 r#"{"model":"a","model":2}"#,
-                Some(r#"{"model":"a","model":"néw"}"#),
+                Some(r#"{"model":"néw","model":"néw"}"#),
             ),
             (
-                r#"{"x": "\ud800", "model": "a"}"#,
-                Some(r#"{"x": "\ud800", "model": "néw"}"#),
+                r#"{"\ud800": 1, "model": "a"}"#,
+                Some(r#"{"\ud800": 1, "model": "néw"}"#),
             ),
             (r#"{"model":"a","model":"néw"}"#, None),
             ("[1]", None),

@@ -195,10 +195,8 @@ async fn ask<H: Host>(
     let body = rewritten.clone().or_else(|| asked.body.clone());
     let headers = asked.headers.clone();
     let picked = host.pick(asked).await;
-    let outgoing = picked
-        .as_ref()
-        .ok()
-        .and_then(|picked| picked.booking.booked.outgoing());
+    let of = |picked: &Picked| picked.booking.booked.outgoing();
+    let outgoing = picked.as_ref().ok().and_then(of);
     match (outgoing, body) {
         (Some(outgoing), Some(body)) => match outgoing.body(&headers, body).await {
             Ok(other) => (picked, Some(other)),

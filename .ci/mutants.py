@@ -16,13 +16,16 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 import tomllib
 from pathlib import Path
 from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 SOURCES: Final = ("python", "gateway", "lab", "fakes")
-TIMEOUT_S: Final = 900
+TIMEOUT_S: Final = 900  # of the unchanged tests
+LEAST_S: Final = 60
+TIMES_AS_LONG: Final = 5  # as the unchanged tests; a mistake that takes longer hangs
 PASSED, FAILED = 0, 1  # of pytest
 
 
@@ -36,7 +39,7 @@ def copy_to(folder: Path) -> None:
             shutil.copy(ROOT / name, folder / name)  # newer than what the last run built of a mistake
 
 
-def run_tests(folder: Path, tests: list[str], crates: list[str]) -> int:
+def run_tests(folder: Path, tests: list[str], crates: list[str], timeout_s: float = TIMEOUT_S) -> int:
     """Return the exit status of the tests; one that hangs has found the mistake."""
     environment = {
         **os.environ,
@@ -52,7 +55,7 @@ def run_tests(folder: Path, tests: list[str], crates: list[str]) -> int:
             return built.returncode
     try:
         status = subprocess.run(
-            command, cwd=folder, env=environment, check=False, capture_output=True, timeout=TIMEOUT_S
+            command, cwd=folder, env=environment, check=False, capture_output=True, timeout=timeout_s
         ).returncode
     except subprocess.TimeoutExpired:
         return FAILED
@@ -64,8 +67,10 @@ def survivors(
 ) -> list[str]:
     """Return a line for each mistake of a package that is not found, or could not be made."""
     tests, crates = tests or [], crates or []
+    begun = time.monotonic()
     if run_tests(folder, tests, crates) != PASSED:
         return [f"{name}: its tests fail without a mistake"]
+    timeout_s = max(LEAST_S, TIMES_AS_LONG * (time.monotonic() - begun))
     found = []
     for file, old, new in mutants:
         path = folder / file
@@ -74,7 +79,7 @@ def survivors(
             found.append(f"{name}: {file} has {old!r} {source.count(old)} times, not once")
             continue
         path.write_text(source.replace(old, new), "utf-8")
-        status = run_tests(folder, tests, crates)
+        status = run_tests(folder, tests, crates, timeout_s)
         path.write_text(source, "utf-8")
         print(f"{name}: {file}: {new!r}: {'found' if status == FAILED else f'NOT FOUND, status {status}'}", flush=True)
         if status != FAILED:

@@ -83,7 +83,7 @@ def main() -> None:
     replicas = parser.parse_args().replicas
     handle = serve.run(build(replicas), name="cachelb-example", route_prefix=None)
     share = converse(handle, conversations=12, turns=4)
-    print(f"{share:.0%} of the earlier messages were in the cache of the replica that got the next one")  # noqa: T201
+    print(f"{share:.0%} of the earlier messages were in the cache of the replica that got the next one")
 
 
 if __name__ == "__main__":

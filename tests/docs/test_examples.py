@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from examples import pd_gateway, starlette_gateway
+from examples import openai_client, pd_gateway, starlette_gateway
+from examples.policy_in_a_gateway import Backend, Balancer
 from tests.commands import app
 from tests.gateways import GATEWAYS, serve_asgi, storm, wait_until
 from tests.http_client import DEADLINE_S, chat, complete, send
@@ -340,6 +341,28 @@ def test_client_that_leaves_stops_the_worker(serve_any: Serve, after_chunks: int
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
 def test_example_is_short_enough_to_copy(path: Path) -> None:
     assert len(path.read_text("utf-8").splitlines()) <= 160
+
+
+def test_openais_client_keeps_a_conversation_on_one_worker() -> None:
+    with FakeFleet(3) as fleet, Router(fleet.urls) as router:
+        workers = asyncio.run(openai_client.converse(router, "any"))
+        cached = [record.cached_tokens or 0 for record in router.records.recent()]
+        assert router.stats().open_requests == 0
+    assert workers == workers[:1] * 3
+    assert cached[0] == 0 < cached[1] < cached[2]
+
+
+def test_policy_in_a_gateway_reuses_a_prefix_and_leaves_a_sick_backend() -> None:
+    backends = [Backend(f"http://gpu{number}") for number in range(3)]
+    balancer, turns = Balancer(backends), [{"role": "user", "content": PROMPT}]
+    with balancer.pick({"messages": turns}) as first, balancer.pick({"prompt": PROMPT * 2}) as other:
+        assert first.worker is not other.worker
+    with balancer.pick({"messages": [*turns, {"role": "assistant", "content": "Yes."}]}) as second:
+        assert (second.worker, second.reason) == (first.worker, "prefix")
+    first.worker.healthy = False
+    with balancer.pick({"messages": turns}) as third:
+        assert third.worker is not first.worker
+    assert set(balancer.policy.loads().values()) == {0}
 
 
 def test_example_runs_from_the_command_line() -> None:

@@ -1,0 +1,1 @@
+"""Published benchmarks, simulated with one set of constants."""

@@ -8,7 +8,7 @@ for a moment first, and releases them by priority, tenant and order.
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 from cachelb._core import AdmissionGate
@@ -194,17 +194,8 @@ class Admission(Generic[W]):
             TypeError: An option has the wrong type.
             ValueError: An option is out of range, or both bounds are None.
         """
-        self.options = AdmissionOptions(
-            max_pending_requests=max_pending_requests,
-            max_pending_tokens=max_pending_tokens,
-            max_wait_s=max_wait_s,
-            order=order,
-            ageing_tokens_per_s=ageing_tokens_per_s,
-            fairness=fairness,
-            tenant_weights=tenant_weights,
-            max_queued=max_queued,
-            notice_lag_s=notice_lag_s,
-        )
+        given = locals()
+        self.options = AdmissionOptions(**{each.name: given[each.name] for each in fields(AdmissionOptions)})
         self.router = router
         self._gate = AdmissionGate(router, self.options.native(router.shared_state.replicas))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
 from cachelb.common.arguments import listed, require, whole
@@ -106,19 +106,13 @@ class Relay:
         topic_filter: str = "",
         rcvhwm: int = 10_000,
     ) -> None:
+        given = locals()
         need("Relay", "zmq")
         whole("hwm", hwm, 1)
         self._bind, self._hwm = bind_address(bind, like="tcp://0.0.0.0:7800"), hwm
         self._workers, self._keys = _ranks(workers), relay_keys(secret)
-        self._settings = FleetSettings(
-            default_port=default_port,
-            replay_port=replay_port,
-            endpoints=endpoints,
-            discover=discover,
-            topic_filter=topic_filter,
-            rcvhwm=rcvhwm,
-            replay_timeout_s=1.0,
-        )
+        shared = {each.name: given[each.name] for each in fields(FleetSettings) if each.name in given}
+        self._settings = FleetSettings(**shared, replay_timeout_s=1.0)
         self._lock = threading.Lock()
         self._runs: Runs[Subscriber] = Runs()
         self._service: Service | None = None

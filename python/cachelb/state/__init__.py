@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from cachelb.state.mesh import ZmqMesh
     from cachelb.state.redis.state import RedisState
     from cachelb.state.snapshot_file import SnapshotFile, SnapshotFileStats
-    from cachelb.state.stats import PeerStats, StateStats
+    from cachelb.types import PeerStats, StateStats
 
 __all__ = ["PeerStats", "RedisState", "SnapshotFile", "SnapshotFileStats", "StateStats", "ZmqMesh"]
 
@@ -31,6 +31,6 @@ if not TYPE_CHECKING:
             "cachelb.state.mesh": ("ZmqMesh",),
             "cachelb.state.redis.state": ("RedisState",),
             "cachelb.state.snapshot_file": ("SnapshotFile", "SnapshotFileStats"),
-            "cachelb.state.stats": ("PeerStats", "StateStats"),
+            "cachelb.types": ("PeerStats", "StateStats"),
         },
     )

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from cachelb.common.secret import Secret
     from cachelb.router import Router
     from cachelb.state.carrier import Carrier
-    from cachelb.state.stats import StateStats
+    from cachelb.types import StateStats
 
 
 class Attachment(ExchangeSettings):

@@ -20,7 +20,7 @@ from cachelb.errors import CachelbError
 from cachelb.state.carrier import Asked, Refused
 from cachelb.state.kinds import is_part
 from cachelb.state.lag import Lag
-from cachelb.state.stats import PeerStats, StateStats
+from cachelb.types import PeerStats, StateStats
 
 if TYPE_CHECKING:
     from typing import Any

@@ -121,7 +121,7 @@ def _next(tap: Tap, is_over: bool) -> bytes | None:  # noqa: FBT001 - the server
         return None
     if tap.stats.bytes and not is_over:
         time.sleep(_INTERVAL_S)
-    return tap.stop() if is_over else tap.read()
+    return tap.read("stopped" if is_over else None)
 
 
 def _read_limits(body: bytes) -> dict[str, Any]:

@@ -104,28 +104,21 @@ class Tap:
         self._is_taking = True
         self.stats = CaptureStats()
 
-    def read(self) -> bytes:
-        """Return the lines since the last time, and the last one at the end: then `stats.ended` is set."""
+    def read(self, ending: str | None = None) -> bytes:
+        """Return the lines since the last time, and the last one at the end: then `stats.ended` is set.
+
+        With `ending`, it ends now for that reason, unless it has ended.
+        """
         if self.stats.ended is not None:
             return b""
         lines = [] if self.stats.bytes else [self._marker("capture", seconds=self._seconds)]
         age_s = time.monotonic() - self._begin_s
-        reason = self._drain(lines)
+        reason = self._drain(lines) or ending
         if self._is_taking and age_s >= self._seconds:
             self._is_taking = False
             self._capture.stop_capture()
         if reason is None and not self._is_taking and (not self._open or age_s >= self._seconds + self._linger_s):
             reason = "time"
-        return self._written(lines, reason)
-
-    def stop(self, reason: str = "stopped") -> bytes:
-        """End it now; return the rest. Idempotent."""
-        if self.stats.ended is not None:
-            return b""
-        lines = [] if self.stats.bytes else [self._marker("capture", seconds=self._seconds)]
-        return self._written(lines, self._drain(lines) or reason)
-
-    def _written(self, lines: list[str], reason: str | None) -> bytes:
         self.stats = replace(self.stats, open=len(self._open))
         if reason is not None:
             self._capture.stop_capture()
@@ -320,11 +313,11 @@ class _Run:
         try:
             while self._tap.stats.ended is None:
                 is_last = self._stopping.wait(_INTERVAL_S)
-                write_all(self._write, self._tap.stop() if is_last else self._tap.read())
+                write_all(self._write, self._tap.read("stopped" if is_last else None))
         except Exception as error:  # noqa: BLE001 - it must not end the thread silently, and it is logged
             self._error = f"{type(error).__name__}: {getattr(error, 'strerror', None) or error}"
             _log.error("a capture ends, as its file cannot be written: %s", self._error)
-            self._tap.stop("failed")
+            self._tap.read("failed")
         finally:
             self._close()
             self.done.set()

@@ -94,7 +94,7 @@ def test_ladder_equals_a_recount_of_the_prompts(sent: list[Prompt], capacity: in
             matched.append(decision.matched_tokens)
             decision.on_complete(cached_tokens=decision.matched_tokens // 2, output_tokens=3)
             data += tap.read() if len(prompt) % 2 else b""
-        data += tap.stop()
+        data += tap.read("stopped")
     traffic = read(data, tmp_path)
     fleet = fleet_of(traffic, kv_tokens=capacity * BLOCK)
     ladder = climb(traffic, fleet, ["round-robin"], knows_capacity=True)
@@ -127,7 +127,7 @@ def test_answers_count_where_the_session_goes_on(turns: list[tuple[int, int, int
             known.update(blocks)
             chats[chat] = whole
             router.select_worker(tokens=prompt, session=f"chat {chat}").on_complete(output_tokens=answer)
-        data = tap.stop()
+        data = tap.read("stopped")
     assert PoolProfile(read(data, tmp_path).workload).hits().token_rate == pytest.approx(hits * BLOCK / total)
 
 
@@ -136,7 +136,7 @@ def sample(router: Router[str], path: Path, texts: Sequence[str], **arguments: A
     tap = tapped(router)
     for text in texts:
         router.select_worker(text=text, **arguments).on_complete(cached_tokens=0, prompt_tokens=len(text) // 5)
-    path.write_bytes(tap.stop())
+    path.write_bytes(tap.read("stopped"))
     return read_capture(path)
 
 
@@ -195,7 +195,7 @@ def test_a_capture_changes_no_pick(policy: str) -> None:
                 chosen.append((decision.worker, decision.reason, decision.matched_tokens))
         picks.append(chosen)
         if tap is not None:
-            assert tap.stop().count(b'"capture":{') == 40
+            assert tap.read("stopped").count(b'"capture":{') == 40
     assert picks[0] == picks[1]
 
 
@@ -206,7 +206,7 @@ def test_each_request_of_pairs_is_replayed_once(tmp_path: Path) -> None:
     tap = tapped(router)
     for _ in range(3):
         router.select_pair(tokens=range(320)).on_complete(cached_tokens=160, output_tokens=7)
-    traffic = read(tap.stop(), tmp_path)
+    traffic = read(tap.read("stopped"), tmp_path)
     assert traffic.workload.prompt_tokens.tolist() == [320] * 3
     assert traffic.workload.output_tokens.tolist() == [7] * 3
     ladder = climb(traffic, fleet_of(traffic), ["round-robin"], knows_capacity=False)
@@ -225,7 +225,7 @@ def test_prompts_that_are_not_read_in_time_are_counted(monkeypatch: pytest.Monke
     for _ in range(500):
         router.select_worker(tokens=range(1600)).on_complete()
     assert router.stats().memory_bytes - before < 3_000_000  # of the records, which are there without a capture, too
-    tap.stop()
+    tap.read("stopped")
     assert 0 < tap.stats.requests < 25
     assert tap.stats.requests + tap.stats.missed == 500
 
@@ -251,7 +251,7 @@ def test_a_prompt_too_long_for_a_line_is_left_out(monkeypatch: pytest.MonkeyPatc
     tap = Tap(router.records, 1e6, 0.0, 1 << 30)
     for blocks in (capture._MOST_BLOCKS, capture._MOST_BLOCKS + 1):
         router.select_worker(blocks=range(blocks), prompt_tokens=blocks * BLOCK).on_complete()
-    assert read(tap.stop(), tmp_path).workload.prompt_tokens.tolist() == [capture._MOST_BLOCKS * BLOCK]
+    assert read(tap.read("stopped"), tmp_path).workload.prompt_tokens.tolist() == [capture._MOST_BLOCKS * BLOCK]
     assert tap.stats.missed == 1
 
 
@@ -400,7 +400,7 @@ def test_blocks_of_two_sizes_need_a_choice_of_the_model(tmp_path: Path) -> None:
     for model in (None, "small", "small"):
         router.select_worker(tokens=range(100), model=model).on_complete(output_tokens=1)
     path = tmp_path / "capture.jsonl"
-    path.write_bytes(tap.stop())
+    path.write_bytes(tap.read("stopped"))
     with pytest.raises(TraceError, match="blocks of 16, 32 tokens; choose one of the models None, small"):
         read_capture(path)
     assert read_capture(path, model="small").workload.offsets.tolist() == [0, 3, 6]

@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 from tests.commands import app
 from tests.models.decision_records import decision_record
 
-from cachelb.records.schema import decision_line, lost_line
+from cachelb.records.schema import decision_line, marker_line
 from cachelb.types import ShadowPick
 
 
@@ -134,7 +134,7 @@ def test_older_files_are_read_too_and_each_once(path: Path) -> None:
 def test_bad_lines_are_counted_and_the_first_is_named(path: Path) -> None:
     write(path, {})
     with path.open("a") as file:
-        file.write('{"v":1\n[]\n' + lost_line(7, 0.0))
+        file.write('{"v":1\n[]\n' + marker_line("lost", time_s=0.0, records=7))
     result = run(path)
     assert result.exit_code == 0
     assert result.stderr == f"2 of 4 lines are no records, first {path}:2: not JSON\n"

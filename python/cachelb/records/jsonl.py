@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from cachelb.common.arguments import seconds, whole
 from cachelb.common.runs import Runs
-from cachelb.records.schema import decision_line, lost_line
+from cachelb.records.schema import decision_line, marker_line
 
 if TYPE_CHECKING:
     import io
@@ -266,7 +266,7 @@ class _Run:
     def _write(self, records: list[DecisionRecord]) -> None:
         lines = [decision_line(record) for record in records]
         if self._missing > 0:
-            lines.insert(0, lost_line(self._missing, time.time()))
+            lines.insert(0, marker_line("lost", time_s=time.time(), records=self._missing))
         if not lines:
             return
         try:

@@ -26,8 +26,6 @@ from cachelb.types import DecisionRecord, ShadowPick
 VERSION = 1
 """Version of the schema, the field `v` of every line."""
 
-DECISION = "decision"
-LOST = "lost"
 
 _RECORD = tuple(field.name for field in fields(DecisionRecord))
 _SHADOW = tuple(field.name for field in fields(ShadowPick))
@@ -48,15 +46,10 @@ class SchemaError(ValueError):
 
 def decision_line(record: DecisionRecord, prompt: dict[str, Any] | None = None) -> str:
     """Write a record as a line, with the prompt of a capture."""
-    row: dict[str, Any] = {"v": VERSION, "kind": DECISION}
+    row: dict[str, Any] = {"v": VERSION, "kind": "decision"}
     row |= {name: getattr(record, name) for name in _RECORD}
     row["shadows"] = [{name: getattr(shadow, name) for name in _SHADOW} for shadow in record.shadows]
     return _line(row if prompt is None else {**row, "capture": prompt})
-
-
-def lost_line(records: int, time_s: float) -> str:
-    """Write a line, with its line break, for records lost until a time in seconds since the epoch."""
-    return marker_line(LOST, time_s=time_s, records=records)
 
 
 def marker_line(kind: str, **fields: object) -> str:

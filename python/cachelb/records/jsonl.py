@@ -272,7 +272,10 @@ class _Run:
         try:
             self._file.append(lines)
         except OSError as error:
-            self._fail(error, len(records))
+            self._counts["failed"] += len(records)
+            self._missing += len(records)
+            reason = f"{type(error).__name__}: {error.strerror or 'unknown'}"
+            self._fail(reason, f"records cannot be written and are lost until they can: {reason}")
             return
         self._counts["written"] += len(records)
         self._missing = 0
@@ -280,15 +283,13 @@ class _Run:
             self._is_failing = False
             _log.info("records can be written again")
 
-    def _fail(self, error: OSError, records: int) -> None:
+    def _fail(self, reason: str, text: str, error: Exception | None = None) -> None:
         """Count a failure; log the first of a row."""
         self._counts["errors"] += 1
-        self._counts["failed"] += records
-        self._missing += records
-        self._last_error = f"{type(error).__name__}: {error.strerror or 'unknown'}"
+        self._last_error = reason
         if not self._is_failing:
             self._is_failing = True
-            _log.error("records cannot be written and are lost until they can: %s", self._last_error)
+            _log.error(text, exc_info=error)
 
     def _work(self) -> None:
         try:
@@ -303,8 +304,4 @@ class _Run:
         try:
             self.drain()
         except Exception as error:  # noqa: BLE001 - a router in trouble must not end the thread, and it is logged
-            self._counts["errors"] += 1
-            self._last_error = type(error).__name__
-            if not self._is_failing:
-                self._is_failing = True
-                _log.exception("records cannot be read from the router")
+            self._fail(type(error).__name__, "records cannot be read from the router", error)

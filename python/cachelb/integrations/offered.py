@@ -14,59 +14,47 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
 
-class OfferedWorkers:
-    """Registers workers when they are first offered, and removes those not offered for `forget_after_s`.
+class Guest:
+    """A router inside of a host that picks by itself where this one cannot.
 
-    A worker missing from one offer may be in a cooldown, or serve another model: it stays, with its cached prefixes.
+    Workers are registered when they are first offered, and removed when they were not offered for `forget_after_s`. One
+    that is missing from an offer may be in a cooldown, or serve another model: it stays, with its cached prefixes.
 
     Example:
-        >>> import cachelb
-        >>> router = cachelb.Router()
-        >>> offered = OfferedWorkers(router, forget_after_s=60)
-        >>> offered.see(["a", "b"], now=0.0)
-        ['a', 'b']
-        >>> offered.see(["b"], now=59.0), offered.see(["b"], now=75.0)
-        ([], [])
-        >>> router.keys()
+        >>> times = iter([0.0, 59.0, 75.0])
+        >>> guest = Guest(forget_after_s=60, clock=lambda: 0.0, options={})
+        >>> [guest._see(keys, next(times)) for keys in (["a", "b"], ["b"], ["b"])]
+        [['a', 'b'], [], []]
+        >>> guest.router.keys()
         ['b']
     """
 
-    def __init__(self, router: Router[str], *, forget_after_s: float) -> None:
+    def __init__(self, *, forget_after_s: float, clock: Callable[[], float], options: dict[str, Any]) -> None:
         if not forget_after_s > 0:
             raise ValueError(f"forget_after_s is {forget_after_s}, it must be above 0")
-        self._router = router
+        self.router: Router[str] = Router(clock=clock, **grouped(options))
+        self.fallbacks: Counter[str] = Counter()
+        self._clock = clock
         self._forget_after_s = forget_after_s
         self._seen: dict[str, float] = {}
         self._next_look = float("-inf")
 
-    def see(self, keys: Iterable[str], *, now: float) -> list[str]:
+    def _see(self, keys: Iterable[str], now: float) -> list[str]:
         """Register the workers of an offer and return the new ones."""
         new: list[str] = []
         for key in keys:
             if key not in self._seen:
-                self._router.add_worker(key)
+                self.router.add_worker(key)
                 new.append(key)
             self._seen[key] = now
         if now >= self._next_look:
             self._next_look = now + self._forget_after_s / 4
+            name_of = self.router.event_sink.key_of
             for key in [key for key, seen in self._seen.items() if now - seen > self._forget_after_s]:
-                name = self._router.event_sink.key_of(key)
                 del self._seen[key]
-                if all(
-                    self._router.event_sink.key_of(other) != name for other in self._seen
-                ):  # such as one without a last slash
-                    self._router.remove_worker(key)
+                if name_of(key) not in map(name_of, self._seen):  # as of one without a last slash
+                    self.router.remove_worker(key)
         return new
-
-
-class Guest:
-    """A router inside of a host that picks by itself where this one cannot."""
-
-    def __init__(self, *, forget_after_s: float, clock: Callable[[], float], options: dict[str, Any]) -> None:
-        self.router: Router[str] = Router(clock=clock, **grouped(options))
-        self.fallbacks: Counter[str] = Counter()
-        self._clock = clock
-        self._offered = OfferedWorkers(self.router, forget_after_s=forget_after_s)
 
     def _left(self, error: Exception, log: logging.Logger) -> str:
         """Count a request that is left to the host, and log the first error; return the reason."""

@@ -104,7 +104,7 @@ class CachelbRouter(Guest):
 
     def _pick(self, endpoints: Sequence[Any], request: Any, body: bytes, fields: dict[str, Any]) -> str:  # noqa: ANN401
         urls = [endpoint.url for endpoint in endpoints]
-        self._offered.see(urls, now=self._clock())
+        self._see(urls, self._clock())
         attempts: _Attempts = request.scope.setdefault(_SCOPE_KEY, _Attempts())
         attempts.failed(_BAD_GATEWAY)  # a new attempt: the previous pick did not answer
         asked: RequestArguments = {"body": body, "path": request.url.path, "headers": request.headers}

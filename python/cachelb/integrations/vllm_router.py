@@ -82,7 +82,7 @@ class VllmRouterSelect(Guest):
     def _pick(
         self, urls: list[str], workers: Sequence[Mapping[str, Any]], text: str | None, headers: Mapping[str, str] | None
     ) -> int:
-        if self._offered.see(urls, now=self._clock()):
+        if self._see(urls, self._clock()):
             known = self.router.keys()
             self._open = {key: bookings for key, bookings in self._open.items() if key in known}
         keys = [self.router.event_sink.key_of(url) for url in urls]

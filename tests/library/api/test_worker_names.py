@@ -22,7 +22,7 @@ from cachelb import NoWorkerAvailable, Router, UnknownWorkerError, policies
 from cachelb._core import worker_name
 from cachelb.errors import ConfigError
 from cachelb.events import Endpoint, ZmqSource
-from cachelb.integrations.offered import OfferedWorkers
+from cachelb.integrations.offered import Guest
 from cachelb.sources import MetricsSource
 from cachelb_gateway import config, doctor
 
@@ -140,11 +140,11 @@ def test_a_trailing_slash_makes_no_second_worker() -> None:
     assert policy.select_worker(["http://a"], tokens=range(64)).matched_tokens == 48
     with pytest.raises(ConfigError, match="is there already"):
         config.load({"workers": ["http://a", "http://a/"]}, environ={})
-    offered = OfferedWorkers(router, forget_after_s=10)
-    offered.see(["http://c"], now=0.0)
-    offered.see(["http://c/"], now=9.0)
-    offered.see(["http://c/"], now=15.0)
-    assert router.keys() == ["http://b", "http://c"]
+    guest = Guest(forget_after_s=10, clock=lambda: 0.0, options={})
+    guest._see(["http://c"], 0.0)
+    guest._see(["http://c/"], 9.0)
+    guest._see(["http://c/"], 15.0)
+    assert guest.router.keys() == ["http://c"]
 
 
 @pytest.mark.parametrize("wrong", ["abc", "http://a"])

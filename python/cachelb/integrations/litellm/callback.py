@@ -269,7 +269,7 @@ class CachelbCallback(Guest):
             return "no-candidates"
         if len({tags(deployment) for deployment in pool.values()}) > 1:
             return "tags"
-        for key in self._offered.see(pool, now=now):
+        for key in self._see(pool, now):
             base = pool[key].get("litellm_params", {}).get("api_base")
             self._bases[key] = base if isinstance(base, str) else None
             try:

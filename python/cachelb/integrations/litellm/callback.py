@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 import time
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -26,6 +26,7 @@ from cachelb.integrations.litellm import lifetimes
 from cachelb.integrations.litellm.reading import candidates, is_prompt_list, metadata, tags, tried, usage
 from cachelb.integrations.offered import Guest
 from cachelb.integrations.parsed import as_body
+from cachelb.metrics.family import Family
 from cachelb.peers import outgoing
 from cachelb.types import RequestArguments
 
@@ -131,10 +132,9 @@ class CachelbCallback(Guest):
             >>> b"cachelb_litellm_unread_total 0.0" in generate_latest(registry)
             True
         """
-        from cachelb.integrations.litellm.exported import families
         from cachelb.metrics import PrometheusCollector
 
-        collector = PrometheusCollector(self.router, lambda: families(self))  # its error names a missing extra
+        collector = PrometheusCollector(self.router, lambda: _families(self))  # its error names a missing extra
         from prometheus_client import REGISTRY
 
         (REGISTRY if registry is None else registry).register(collector)
@@ -370,6 +370,17 @@ def _starts(log: weakref.ref[Any], decision: Decision[str], *arguments: object, 
         getattr(type(answered), _STARTS)(answered, *arguments, **named)
         if not getattr(answered, "caching_details", None):
             decision.on_first_token()
+
+
+def _families(callback: CachelbCallback) -> Iterator[Family]:
+    """The counters beside those of the router, for a Prometheus registry."""
+    reasons = [((reason,), count) for reason, count in sorted(callback.fallbacks.items())]
+    text = "Requests that LiteLLM placed itself, by reason."
+    yield Family("litellm_fallbacks", "counter", text, "{request}", ("reason",), reasons)
+    text = "Requests whose prompt is no JSON."
+    yield Family("litellm_unread", "counter", text, "{request}", (), [((), callback.unread)])
+    text = "Requests without an outcome after `deadline_s`."
+    yield Family("litellm_expired", "counter", text, "{request}", (), [((), callback.expired)])
 
 
 _classes: dict[type[CachelbCallback], type[CachelbCallback]] = {}

@@ -166,12 +166,11 @@ class CachelbCallback(Guest):
             chosen = self._choose(
                 model, healthy_deployments, messages, {} if request_kwargs is None else request_kwargs
             )
+            if isinstance(chosen, str):
+                self.fallbacks[chosen] += 1
         except Exception as error:  # noqa: BLE001 - an exception here fails the request; counted and logged
-            if not self.fallbacks["error"]:
-                _log.warning("LiteLLM decides, because picking failed with %s; logged once", type(error).__name__)
-            chosen = "error"
+            chosen = self._left(error, _log)
         if isinstance(chosen, str):
-            self.fallbacks[chosen] += 1
             _log.debug("%s: LiteLLM decides: %s", model, chosen)
             return healthy_deployments
         return [chosen]
@@ -291,10 +290,7 @@ class CachelbCallback(Guest):
         asked["among"] = tuple(pool)
         if (cache_ttl_s := lifetimes.shortest(pool.values(), messages, request)) is not None:
             asked["cache_ttl_s"] = cache_ttl_s
-        try:
-            decision = self._select(asked, excluded)
-        except NoWorkerAvailable:
-            return "no-worker"
+        decision = self._select(asked, excluded)
         self._bookings[call] = _Booking(decision, now + self._deadline_s)
         matched = decision.matched_tokens, decision.prompt_tokens
         _log.debug(

@@ -149,12 +149,10 @@ score 0 (lower is better)
             return self.line()
         rows = [_HEADERS, *map(_cells, self.candidates)]
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        pads = [str.ljust] * _TEXT_COLUMNS + [str.rjust] * (len(_HEADERS) - _TEXT_COLUMNS)
         lines = []
         for row in rows:
-            cells = [
-                cell.ljust(width) if i < _TEXT_COLUMNS else cell.rjust(width)
-                for i, (cell, width) in enumerate(zip(row, widths, strict=True))
-            ]
+            cells = (pad(cell, width) for pad, cell, width in zip(pads, row, widths, strict=True))
             lines.append("  ".join(cells).rstrip())
         return "\n".join(lines)
 
@@ -164,10 +162,11 @@ score 0 (lower is better)
         Returns:
             The attributes by name, `forgotten` among them. A score without bounds is None.
         """
-        document = asdict(self)
-        document["forgotten"] = self.forgotten
-        document["candidates"] = [_view_as_dict(view) for view in self.candidates]
-        return document
+        views = [asdict(view) for view in self.candidates]
+        for view in views:
+            if view["score"] is not None and not isfinite(view["score"]):
+                view["score"] = None  # JSON has no infinity
+        return {**asdict(self), "forgotten": self.forgotten, "candidates": views}
 
     @property
     def _better(self) -> str:
@@ -197,10 +196,3 @@ def _cells(view: CandidateView) -> tuple[str, ...]:
 def _number(value: float) -> str:
     """Write a number without insignificant digits."""
     return str(int(value)) if isfinite(value) and value == int(value) else f"{value:.4g}"
-
-
-def _view_as_dict(view: CandidateView) -> dict[str, Any]:
-    document = asdict(view)
-    if view.score is not None and not isfinite(view.score):
-        document["score"] = None  # JSON has no infinity
-    return document

@@ -59,19 +59,6 @@ else:
             "cachelb.router": ("Health", "Pairs", "Router"),
             "cachelb.common.version": ("__version__",),
         },
-        moved={
-            "cachelb.bodies": ("BodyReader",),
-            "cachelb.errors": ("BodyError", "ConfigError", "SnapshotError", "TraceError"),
-            "cachelb.index": (
-                "BlockTracker",
-                "Match",
-                "Namespace",
-                "PrefixMatch",
-                "RadixTree",
-                "hash_blocks",
-                "hash_text",
-            ),
-        },
     )
 
     def __dir__() -> list[str]:

@@ -1,37 +1,31 @@
-"""Names of a package that are imported on first use, and old names that warn."""
+"""Names of a package that are imported on first use."""
 
 from __future__ import annotations
 
 import sys
-from types import MappingProxyType
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
+
+from cachelb.common.moved import moved_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    Names: TypeAlias = Mapping[str, Sequence[str]]
 
-
-def lazy(package: str, names: Names, moved: Names = MappingProxyType({})) -> Callable[[str], object]:
-    """Make the `__getattr__` of a package, of its names by the module that has them; `moved` ones warn.
+def lazy(package: str, names: Mapping[str, Sequence[str]]) -> Callable[[str], object]:
+    """Make the `__getattr__` of a package, of its names by the module that has them; those that moved warn.
 
     Its own modules are at its own name.
     """
-    homes, old = ({name: home for home, those in table.items() for name in those} for table in (names, moved))
+    homes = {name: home for home, those in names.items() for name in those}
 
     def find(name: str) -> object:
-        home = homes.get(name) or old.get(name)
+        home = homes.get(name)
         if home is None:
-            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+            return moved_name(package, name, stacklevel=5)
         from importlib import import_module
-        from warnings import warn
 
         found = import_module(f"{home}.{name}") if home == package else getattr(import_module(home), name)
-        if name in old:
-            text = f"{package}.{name} is now {home}.{name}; the old name goes in cachelb 0.5"
-            warn(text, DeprecationWarning, stacklevel=2)
-        else:
-            vars(sys.modules[package])[name] = found
+        vars(sys.modules[package])[name] = found
         return found
 
     return find

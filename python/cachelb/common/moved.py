@@ -31,7 +31,13 @@ MOVED: Final = {
     "cachelb.testing.fleet": "cachelb_fakes.fleet",
     "cachelb.testing.fleet.__main__": "cachelb_fakes.__main__",
 }
+_TOP: Final = {
+    "cachelb.bodies": ("BodyReader",),
+    "cachelb.errors": ("BodyError", "ConfigError", "SnapshotError", "TraceError"),
+    "cachelb.index": ("BlockTracker", "Match", "Namespace", "PrefixMatch", "RadixTree", "hash_blocks", "hash_text"),
+}
 NAMES: Final = {
+    **{f"cachelb.{name}": home for home, names in _TOP.items() for name in names},
     "cachelb.events.Relay": "cachelb_gateway.relay",
     "cachelb.events.RelayStats": "cachelb_gateway.relay",
     "cachelb.learned.Samples": "cachelb_lab.samples",
@@ -62,15 +68,15 @@ def moved_member(router: object, name: str) -> Any:  # noqa: ANN401 - of any mem
     return attrgetter(MEMBERS[name])(router)
 
 
-def moved_name(module: str, name: str) -> object:
+def moved_name(module: str, name: str, *, stacklevel: int = 4) -> object:
     """Return a name that has moved from `module`, with a warning; the `__getattr__` of such a module."""
     old = f"{module}.{name}"
     if old not in NAMES:
         raise AttributeError(f"module {module!r} has no attribute {name!r}")
-    return getattr(moved(old, NAMES[old]), name)
+    return getattr(moved(old, NAMES[old], stacklevel), name)
 
 
-def moved(old: str, new: str) -> ModuleType:
+def moved(old: str, new: str, stacklevel: int = 4) -> ModuleType:
     """Import the module `new` in place of `old`, with a warning.
 
     If its distribution is not installed, the ModuleNotFoundError has the line that installs it.
@@ -81,12 +87,13 @@ def moved(old: str, new: str) -> ModuleType:
     if find_spec(package) is None:
         text = f"{old} has moved to {new}: pip install {package.replace('_', '-')}"
         raise ModuleNotFoundError(text, name=package)
-    _warn(old, new)
+    _warn(old, new, stacklevel)
     return import_module(new)
 
 
-def _warn(old: str, new: str) -> None:
-    warnings.warn(f"{old} has moved to {new}; the old name goes in cachelb 0.5", DeprecationWarning, stacklevel=4)
+def _warn(old: str, new: str, stacklevel: int = 4) -> None:
+    text = f"{old} has moved to {new}; the old name goes in cachelb 0.5"
+    warnings.warn(text, DeprecationWarning, stacklevel=stacklevel)
 
 
 class MovedModules:

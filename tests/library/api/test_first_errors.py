@@ -363,7 +363,7 @@ def test_old_name_warns_and_names_the_new_one(home: str, name: str) -> None:
     with pytest.warns(DeprecationWarning, match=name) as caught:
         old = getattr(cachelb, name)
     assert [(str(each.message), each.filename) for each in caught] == [
-        (f"cachelb.{name} is now {home}.{name}; the old name goes in cachelb 0.5", __file__)
+        (f"cachelb.{name} has moved to {home}; the old name goes in cachelb 0.5", __file__)
     ]
     assert old is getattr(import_module(home), name)
     assert name not in dir(cachelb)

@@ -157,7 +157,7 @@ def test_chat_templates_render_as_those_of_transformers() -> None:
     for (template, messages, tools, prompt), answer in zip(chats, answers, strict=True):
         ours = ChatTemplate(template, {})
         try:
-            text = ours.render(messages, tools, add_generation_prompt=prompt, variables={})
+            text = ours.render(messages, tools, {"add_generation_prompt": prompt})
         except ValueError:
             text = None
         assert text == answer, messages

@@ -37,13 +37,11 @@ class ChatTemplate:
         self,
         messages: Sequence[Mapping[str, Any]],
         tools: Sequence[Mapping[str, Any]] | None,
-        *,
-        add_generation_prompt: bool,
         variables: Mapping[str, Any],
     ) -> str:
         """Render a chat; messages and tools are in the form of the OpenAI API.
 
-        `add_generation_prompt` ends with the opening of the assistant's turn.
+        With the variable `add_generation_prompt` it ends with the opening of the assistant's turn.
         """
         given = {
             "documents": None,
@@ -51,7 +49,6 @@ class ChatTemplate:
             **variables,
             "messages": [_prepared(message, as_parts=self._takes_parts) for message in messages],
             "tools": list(tools) if tools else None,
-            "add_generation_prompt": add_generation_prompt,
         }
         try:
             return self._template.render(given)

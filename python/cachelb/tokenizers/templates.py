@@ -47,7 +47,7 @@ class ChatTemplates:
         template = template or self._templates.get("default")
         if template is None:
             raise ValueError("this tokenizer has no chat template: pass chat_template=")
-        return template.render(messages, tools, add_generation_prompt=add_generation_prompt, variables=variables)
+        return template.render(messages, tools, {**variables, "add_generation_prompt": add_generation_prompt})
 
 
 def _compiled(source: str, special_tokens: Mapping[str, str]) -> ChatTemplate:

@@ -156,7 +156,7 @@ PLACES |= {"hermes": "before-system", "gpt-oss": "after-system"}
 def rendered(template: ChatTemplate, body: Body) -> str | None:
     """Render a body, unless the template refuses it."""
     try:
-        return template.render(body["messages"], body.get("tools", []), add_generation_prompt=False, variables={})
+        return template.render(body["messages"], body.get("tools", []), {"add_generation_prompt": False})
     except ValueError:
         return None
 

@@ -115,13 +115,9 @@ class FileKeeper:
         # Readable by its owner only, with a unique name.
         opened, name = tempfile.mkstemp(_SUFFIX, self._prefix, self._path.parent)
         try:
-            with open(opened, "wb", buffering=0) as file:  # noqa: PTH123 - a descriptor
-                length = 0
-                for piece in self._router.shared_state.pieces():
-                    left = memoryview(piece)
-                    while left:
-                        left = left[file.write(left) :]
-                    length += len(piece)
+            with open(opened, "wb") as file:  # noqa: PTH123 - a descriptor
+                length = sum(map(file.write, self._router.shared_state.pieces()))
+                file.flush()
                 os.fsync(opened)
             os.replace(name, self._path)  # noqa: PTH105 - a name
         except BaseException:

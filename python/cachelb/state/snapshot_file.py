@@ -8,6 +8,7 @@ from os import PathLike
 from typing import Any
 
 from cachelb.common.arguments import number, require, seconds
+from cachelb.common.runs import Runs
 from cachelb.router import Router
 from cachelb.router.shared_state import TTL_S
 from cachelb.state.keeping import FileKeeper
@@ -98,7 +99,7 @@ class SnapshotFile:
         self.interval_s = seconds("interval_s", self.interval_s)
         self.max_age_s = number("max_age_s", self.max_age_s)
         self.ttl_s = number("ttl_s", self.ttl_s)
-        self._run: FileKeeper | None = None
+        self._runs: Runs[FileKeeper] = Runs()
         self._counted: FileKeeper | None = None
         self._start = "cold: not attached yet"
         self._restored: Restored | None = None
@@ -113,24 +114,18 @@ class SnapshotFile:
             RuntimeError: It is attached already; one file serves one router.
             SnapshotError: The router has no `secret`, so it could never restore the file.
         """
-        if self._run is not None:
-            if self._run.pid == os.getpid():
-                raise RuntimeError("this file is attached already: make one SnapshotFile per router")
-            # A forked child: the file is the parent's.
+        if self._runs.claim(self):  # a forked child: the file is the parent's
             return
         run = FileKeeper(router, self._path, self.interval_s)
         self._start, self._restored = "cold: it was asked for", None
         if self.restore:
             self._start, self._restored = run.restore(self.max_age_s, self.ttl_s)
-        self._run = self._counted = run
+        self._runs.latest = self._counted = run
         run.start()
 
     def stop(self) -> None:
         """Write the file once more, and wait for that. Idempotent."""
-        run = self._run
-        if run is not None and run.pid == os.getpid():
-            run.stop()
-            self._run = None
+        self._runs.stop()
 
     def stats(self) -> SnapshotFileStats:
         """Return the statistics of the file.

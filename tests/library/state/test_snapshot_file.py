@@ -250,7 +250,7 @@ def test_one_file_keeps_one_router_and_may_keep_another_later(path: Path) -> Non
     file = SnapshotFile(path)
     with make_router() as router:
         router.attach(file)
-        with make_router() as other, pytest.raises(RuntimeError, match="attached already"):
+        with make_router() as other, pytest.raises(RuntimeError, match="runs already"):
             other.attach(file)
         router.select_worker(tokens=STORY).on_complete()
         router.detach(file)

@@ -7,9 +7,9 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
 from queue import SimpleQueue
-from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final
 
 _log = logging.getLogger("cachelb.events")
 
@@ -45,7 +45,7 @@ class Calls:
 
 
 class Caller:
-    """Calls one function in a thread of its own, one call at a time; `with` ends the thread after the call.
+    """Calls one function in a thread of its own, one call at a time; `close` ends the thread after the call.
 
     A caller that gave up waiting gets the answer of that call next, so that a call that hangs occupies one thread.
     """
@@ -53,28 +53,24 @@ class Caller:
     def __init__(self, function: Callable[[], Any], calls: Calls) -> None:
         self._function = function
         self._calls = calls
-        self._asked: SimpleQueue[asyncio.Future[Any] | None] = SimpleQueue()
+        self._asked: SimpleQueue[Future[Any] | None] = SimpleQueue()
         self._pending: asyncio.Future[Any] | None = None
         self._is_started = False
 
-    def __enter__(self) -> Self:
-        """Prepare; the first call starts the thread."""
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+    def close(self) -> None:
         """End the thread."""
         self._asked.put(None)
 
     async def call(self) -> Any:  # noqa: ANN401 - what the function returns
         """Return the function's result, or raise its exception."""
         if self._pending is None:
-            loop = asyncio.get_running_loop()
-            self._pending = loop.create_future()
+            future: Future[Any] = Future()
+            self._pending = asyncio.wrap_future(future)
             self._pending.add_done_callback(_retrieve)
-            self._asked.put(self._pending)
+            self._asked.put(future)
             if not self._is_started:
                 self._is_started = True
-                self._calls.start(lambda: self._work(loop))
+                self._calls.start(self._work)
         pending = self._pending
         try:
             return await asyncio.shield(pending)
@@ -82,31 +78,16 @@ class Caller:
             if pending.done():
                 self._pending = None
 
-    def _work(self, loop: asyncio.AbstractEventLoop) -> None:
+    def _work(self) -> None:
         while (future := self._asked.get()) is not None:
-            answer: Any = None
-            failure: Exception | None = None
             try:
-                answer = self._function()
+                future.set_result(self._function())
+            except StopIteration:  # which no future of asyncio takes
+                future.set_exception(RuntimeError("StopIteration"))
             except Exception as error:  # noqa: BLE001 - it is the caller's
-                failure = error
+                future.set_exception(error)
             except BaseException as error:  # noqa: BLE001 - such as SystemExit, which would end the loop
-                failure = RuntimeError(type(error).__name__)
-            try:
-                loop.call_soon_threadsafe(_settle, future, answer, failure)
-            except RuntimeError:  # the loop is closed
-                return
-
-
-def _settle(future: asyncio.Future[Any], answer: object, failure: Exception | None) -> None:
-    if future.cancelled():
-        return
-    if failure is None:
-        future.set_result(answer)
-    elif isinstance(failure, StopIteration):  # no future takes that
-        future.set_exception(RuntimeError("StopIteration"))
-    else:
-        future.set_exception(failure)
+                future.set_exception(RuntimeError(type(error).__name__))
 
 
 def _retrieve(future: asyncio.Future[Any]) -> None:

@@ -8,6 +8,7 @@ import json
 import logging
 import time
 from collections.abc import Iterable, Mapping
+from contextlib import closing
 from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
@@ -58,7 +59,7 @@ class WorkerPoller:
         """Poll until cancelled, or until the worker is gone."""
         fetch, address = self._settings.fetch, self._address
         if fetch is not None:
-            with Caller(lambda: fetch(address), self._calls) as caller:
+            with closing(Caller(lambda: fetch(address), self._calls)) as caller:
                 is_async = inspect.iscoroutinefunction(fetch)
                 await self._poll_with(lambda: _call(fetch(address) if is_async else caller.call()))
             return

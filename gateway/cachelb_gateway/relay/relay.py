@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from cachelb.common.arguments import listed, require, whole
 from cachelb.common.extras import need
 from cachelb.common.runs import Runs
-from cachelb.events.endpoints import DEFAULT_PORT, Endpoint
-from cachelb.events.options import FleetSettings, bind_address, relay_keys
+from cachelb.events.endpoints import DEFAULT_PORT, Endpoint, pair_address
+from cachelb.events.options import FleetSettings, relay_keys
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -109,7 +109,7 @@ class Relay:
         given = locals()
         need("Relay", "zmq")
         whole("hwm", hwm, 1)
-        self._bind, self._hwm = bind_address(bind, like="tcp://0.0.0.0:7800"), hwm
+        self._bind, self._hwm = pair_address("bind", bind, "tcp://0.0.0.0:7800", listens=True), hwm
         self._workers, self._keys = _ranks(workers), relay_keys(secret)
         shared = {each.name: given[each.name] for each in fields(FleetSettings) if each.name in given}
         self._settings = FleetSettings(**shared, replay_timeout_s=1.0)

@@ -11,6 +11,9 @@ from cachelb.common.arguments import require, whole
 DEFAULT_PORT = 5557
 _PORTS = range(1, 65_536)
 _TCP = re.compile(r"tcp://(?P<host>\[[^\[\]/]+\]|[^:/\[\]]+):(?P<port>\d{1,5})")
+_PAIR = re.compile(
+    r"tcp://([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+(%[A-Za-z0-9._-]+)?\]|\*):(?P<port>[1-9]\d{0,4}|\*)", re.ASCII
+)
 _ANY_HOST = ("*", "0.0.0.0", "[::]")  # noqa: S104 - recognised, not bound by default
 
 
@@ -94,6 +97,17 @@ def check_port(name: str, port: object) -> None:
     require(name, port, int, "a port number")
     if port not in _PORTS:
         raise ValueError(f"{name} must be from {_PORTS[0]} to {_PORTS[-1]}, got {port}")
+
+
+def pair_address(name: str, value: str, like: str, *, listens: bool = False) -> str:
+    """Check the address of two sockets, of which the second is at the port above; any host and port for listeners."""
+    require(name, value, str, "text")
+    found = _PAIR.fullmatch(value)  # ZeroMQ reads port 99999 as 34463
+    is_any = "*" in value
+    if found is None or (is_any and not listens) or (found["port"] != "*" and int(found["port"]) >= _PORTS[-1]):
+        ports = f", with a port up to {_PORTS[-2]} or *" if listens else ""
+        raise ValueError(f"{name} must be an address like {like}{ports}, got {value!r}")
+    return value
 
 
 def _check_address(name: str, address: str, *, any_host: bool) -> None:

@@ -16,20 +16,6 @@ from cachelb.events.zmq.relayed import RelayEndpoint, relay_endpoint
 if TYPE_CHECKING:
     from cachelb.events.zmq.sockets import Keys
 
-_PORTS = 65_535  # the port above it is used too
-
-
-def bind_address(value: str, *, like: str) -> str:
-    """Check an address for two sockets, at the port and the one above; `*` stands for any free port."""
-    require("bind", value, str, "text")
-    scheme, _, rest = value.partition("://")
-    host, _, port = rest.rpartition(":")
-    # ZeroMQ reads 99999 as 34463.
-    is_port = port == "*" or (port.isascii() and port.isdecimal() and 1 <= int(port) < _PORTS)
-    if scheme != "tcp" or not host or not is_port:
-        raise ValueError(f"bind must be an address like {like}, with a port up to {_PORTS - 1} or *, got {value!r}")
-    return value
-
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class FleetSettings:

@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from cachelb.common.extras import need
 from cachelb.common.secret import Secret
-from cachelb.events.options import bind_address
+from cachelb.events.endpoints import pair_address
 from cachelb.state.attachment import Attachment
 from cachelb.state.carrier import Carrier
 from cachelb.state.options import peer_addresses
@@ -61,7 +61,7 @@ class ZmqMesh(Attachment):
     def __post_init__(self) -> None:
         """Check the options."""
         need("ZmqMesh", "zmq")
-        self.bind = bind_address(self.bind, like="tcp://0.0.0.0:7700")
+        self.bind = pair_address("bind", self.bind, "tcp://0.0.0.0:7700", listens=True)
         self.peers = self.peers if callable(self.peers) else tuple(peer_addresses(self.peers))
         super().__post_init__()
         self._address = ""

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Final
 
 from cachelb.common.arguments import number, require, seconds
+from cachelb.events.endpoints import pair_address
 
-_PEER: Final = re.compile(r"tcp://(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+(?:%[A-Za-z0-9._-]+)?\]):([1-9][0-9]{0,4})")
-_PORTS: Final = 65_535  # the port above it is used too
 _MOST_PEERS: Final = 256
 """Most peers; each takes two connections here, and two of this router's there."""
 
@@ -29,22 +27,13 @@ def text(name: str, value: object) -> str:
     return str(value)
 
 
-def peer_address(value: object) -> str:
-    """Refuse anything but the address of a peer: a host and a port."""
-    address = text("a peer", value)
-    found = _PEER.fullmatch(address)
-    if found is None or int(found[1]) >= _PORTS:
-        raise ValueError(f"a peer must be an address like tcp://10.0.0.2:7700, got {address!r}")
-    return address
-
-
 def peer_addresses(value: object) -> set[str]:
     """Refuse anything but a few addresses of peers."""
     if isinstance(value, (str, bytes)) or not isinstance(value, Iterable):
         given = f"the text {value!r}" if isinstance(value, str) else type(value).__name__
         raise TypeError(f"peers must be a sequence of addresses or a function that returns one, got {given}")
     # Bounded: a function may return an endless iterable.
-    found = {peer_address(peer) for peer in islice(value, _MOST_PEERS + 1)}
+    found = {pair_address("a peer", peer, "tcp://10.0.0.2:7700") for peer in islice(value, _MOST_PEERS + 1)}
     if len(found) > _MOST_PEERS:
         raise ValueError(f"peers must be {_MOST_PEERS} addresses at most; use RedisState for a larger fleet")
     return found

@@ -279,7 +279,7 @@ def test_a_full_disk_ends_the_capture_and_nothing_else() -> None:
     assert taken.stats().ended == "failed"
     assert "No space left" in str(taken.stats().last_error)
     router.select_worker(tokens=range(800)).on_complete()
-    Tap(router.records, 1.0, 0.0, 1 << 20).stop()  # the router has no capture any more
+    Tap(router.records, 1.0, 0.0, 1 << 20).read("stopped")  # the router has no capture any more
     router.close()
 
 
@@ -487,7 +487,7 @@ def test_a_capture_ends_with_its_client(tmp_path: Path) -> None:
 
 def can_begin(router: Router[str]) -> bool:
     try:
-        Tap(router.records, 1.0, 0.0, 1 << 20).stop()
+        Tap(router.records, 1.0, 0.0, 1 << 20).read("stopped")
     except RuntimeError:
         return False
     return True

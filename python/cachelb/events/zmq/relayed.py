@@ -12,8 +12,8 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeAlias
-from urllib.parse import urlsplit
 
+from cachelb.events.endpoints import pair_address
 from cachelb.events.zmq.frames import split_live
 
 Where: TypeAlias = tuple[str, int | None]
@@ -21,7 +21,6 @@ Where: TypeAlias = tuple[str, int | None]
 _KEY: Final = struct.Struct(">I")
 _RANK: Final = struct.Struct(">i")
 _SIGN: Final = struct.Struct(">8sQ???")
-_PORTS: Final = range(1, 65_535)
 _NO_RANK: Final = -1
 _STATE_FRAMES: Final = 3
 _LIVE_FRAMES: Final = 4
@@ -65,15 +64,9 @@ class Relayed(NamedTuple):
 
 
 def relay_endpoint(address: str) -> RelayEndpoint:
-    """Return a relay's sockets: it publishes at `address` and answers at the port above."""
-    try:
-        parts = urlsplit(address)
-        host, port = parts.hostname, parts.port
-    except ValueError:
-        host, port = None, None
-    if not address.startswith("tcp://") or host in {None, "*"} or port is None or port not in _PORTS:
-        raise ValueError(f"relay must be an address like tcp://10.0.0.2:7800, got {address!r}")
-    return RelayEndpoint(address, f"{address.rpartition(':')[0]}:{port + 1}")
+    """Return the sockets of a relay at its address, such as `tcp://10.0.0.2:7800`."""
+    host, _, port = pair_address("relay", address, "tcp://10.0.0.2:7800").rpartition(":")
+    return RelayEndpoint(address, f"{host}:{int(port) + 1}")
 
 
 def stream_name(where: Where) -> bytes:

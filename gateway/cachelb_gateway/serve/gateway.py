@@ -6,7 +6,6 @@ import os
 import ssl
 import weakref
 from collections.abc import Mapping
-from functools import cache
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from cachelb._core import NativeGateway
@@ -285,13 +284,6 @@ class Gateway:
         self.stop(drain_s=0.0)
 
 
-@cache
-def _system_authorities() -> list[bytes]:
-    return ssl.create_default_context().get_ca_certs(binary_form=True)
-
-
 def _authorities(ca_file: str | None) -> list[bytes]:
     """Return the certificates of the authorities in a file, or of the system's."""
-    if ca_file is None:
-        return _system_authorities()
     return ssl.create_default_context(cafile=ca_file).get_ca_certs(binary_form=True)

@@ -23,9 +23,6 @@ from cachelb_fakes.fleet.tokens import encode, render_chat
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    import numpy as np
-    import numpy.typing as npt
-
     from cachelb_fakes.fleet.answer import Answer
     from cachelb_fakes.fleet.engine import Engine
 

@@ -25,8 +25,6 @@ from cachelb_fakes.fleet.tokens import encode
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    import numpy.typing as npt
-
     from cachelb_fakes.fleet.answer import Answer, Tool
     from cachelb_fakes.fleet.apis.dialect import Call
 

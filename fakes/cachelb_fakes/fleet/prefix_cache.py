@@ -5,28 +5,21 @@ from __future__ import annotations
 import zlib
 from collections import OrderedDict
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
 from cachelb._core import GroupedEngineCache, hash_blocks
 from cachelb.cache_groups import CacheGroup, CacheLayout
+from cachelb_fakes.events.messages import cleared, removed, stored
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     import numpy.typing as npt
 
     from cachelb._core import Namespace
 
-_STORED: Final[dict[str, Any]] = {
-    "type": "BlockStored",
-    "parent_block_hash": None,
-    "token_ids": [],
-    "block_size": 0,
-    "lora_id": None,
-}
-_REMOVED: Final = {"type": "BlockRemoved"}
 _Change: TypeAlias = tuple[int, int] | tuple[int, int, int, list[int]]
 """A change of `GroupedEngineCache`: a block that is lost, or full blocks and those of them that are kept."""
 
@@ -108,14 +101,14 @@ class PrefixCache:
     def _announce(self, kept: Kept, steps: list[list[_Change]]) -> None:
         for changes in steps:
             if self._publish is not None and changes:
-                cleared = [{"type": "AllBlocksCleared"}] if self._was_cleared else []
+                dropped = [cleared()] if self._was_cleared else []
                 self._was_cleared = False
-                self._publish([*cleared, *(self._event(kept, change) for change in changes)])
+                self._publish([*dropped, *(self._event(kept, change) for change in changes)])
 
     def _event(self, kept: Kept, change: _Change) -> dict[str, Any]:
         match change:
             case (number, name):
-                return {"type": "BlockRemoved", "block_hashes": [name], "medium": "GPU", "group_idx": number}
+                return removed([name], group_idx=number)
             case (number, first, end, kept_blocks):
                 return self._stored(kept, number, range(first, end), kept_blocks)
 
@@ -125,20 +118,17 @@ class PrefixCache:
         size, scale = group.block_size, group.block_size // self._layout.hash_block
         lora = kept.namespace and kept.namespace.lora
         keys = [[key for key in (lora, kept.salt if block == 0 else None) if key] or None for block in kept_blocks]
-        return {
-            "type": "BlockStored",
-            "block_hashes": [int(kept.names[(block + 1) * scale - 1]) for block in kept_blocks],
-            "parent_block_hash": int(kept.names[full.start * scale - 1]) if full.start else None,
-            "token_ids": kept.tokens[full.start * size : full.stop * size].tolist(),
-            "block_size": size,
-            "lora_id": None,
-            "medium": "GPU",
-            "lora_name": lora,
-            **({"extra_keys": keys} if keys else {}),
-            "group_idx": number,
-            "kv_cache_spec_kind": group.kind,
-            **({} if group.window is None else {"kv_cache_spec_sliding_window": group.window}),
-        }
+        more = {"extra_keys": keys or None, "kv_cache_spec_sliding_window": group.window}
+        return stored(
+            (int(kept.names[(block + 1) * scale - 1]) for block in kept_blocks),
+            kept.tokens[full.start * size : full.stop * size].tolist(),
+            block_size=size,
+            parent=int(kept.names[full.start * scale - 1]) if full.start else None,
+            lora_name=lora,
+            group_idx=number,
+            kv_cache_spec_kind=group.kind,
+            **{name: value for name, value in more.items() if value is not None},
+        )
 
 
 class HostMemory:
@@ -160,15 +150,15 @@ class HostMemory:
             self._held[name] = None
             self._held.move_to_end(name)
         gone = [self._held.popitem(last=False)[0] for _ in range(len(self._held) - self._most)]
-        self._announce(_STORED, [name for name in new if name in self._held])
-        self._announce(_REMOVED, [name for name in gone if name not in new])
+        self._announce(stored((name for name in new if name in self._held), (), block_size=0, medium="CPU"))
+        self._announce(removed((name for name in gone if name not in new), medium="CPU"))
 
     def clear(self) -> None:
         """Evict everything."""
         gone = list(self._held)
         self._held.clear()
-        self._announce(_REMOVED, gone)
+        self._announce(removed(gone, medium="CPU"))
 
-    def _announce(self, event: Mapping[str, Any], names: list[int]) -> None:
-        if self._publish is not None and names:
-            self._publish([{**event, "block_hashes": names, "medium": "CPU"}])
+    def _announce(self, event: dict[str, Any]) -> None:
+        if self._publish is not None and event["block_hashes"]:
+            self._publish([event])

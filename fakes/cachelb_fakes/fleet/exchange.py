@@ -131,7 +131,7 @@ class Exchange:
             await self._stall(fault)
 
     async def _stall(self, fault: Fault) -> None:
-        released = self._replica.released()
+        released = self._replica.released
         self._count(fault)
         await released.wait()
 

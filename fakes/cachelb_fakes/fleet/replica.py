@@ -78,7 +78,7 @@ class Replica:
         self._http: web.Server | None = None
         self._listener: Listener | None = None
         self._busy: set[asyncio.Transport] = set()
-        self._released = asyncio.Event()
+        self.released = asyncio.Event()  # set and replaced by `release`
         self._engines = self._requests = 0
         self.peer_address = None if options.peers is None else TcpAddress()
         self.events = _publisher(replay=options.kv_replay) if options.kv_events else None
@@ -204,14 +204,10 @@ class Replica:
         """Return the fault planned for the next request, here or for the fleet."""
         return self.plan.take() or self._shared.plan.take()
 
-    def released(self) -> asyncio.Event:
-        """Return the event that the next `release` sets."""
-        return self._released
-
     def release(self) -> None:
         """Release the stalled requests."""
-        self._released.set()
-        self._released = asyncio.Event()
+        self.released.set()
+        self.released = asyncio.Event()
 
     # --- requests ---
 

@@ -29,7 +29,7 @@ from cachelb._core import message_ends
 from cachelb.common.arguments import MOST_TOKENS, listed, whole
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     import numpy.typing as npt
 
@@ -183,40 +183,37 @@ def align(ends: npt.ArrayLike, block_alignment: int = 16, min_prefix_boundary_to
 
 def _positions(name: str, ends: npt.ArrayLike) -> npt.NDArray[np.int64]:
     """Return positions as a column."""
-    try:
-        found = np.asarray(ends if isinstance(ends, np.ndarray) else listed(name, cast("Any", ends)), dtype=np.int64)
-    except OverflowError:
-        raise ValueError(f"{name} must be positions, got a huge number") from None
-    except (TypeError, ValueError) as error:
-        if str(error).startswith(name):
-            raise
-        raise type(error)(f"{name} must be whole numbers, got something else in it") from None
-    if found.ndim != 1:
-        raise ValueError(f"{name} must be one column of positions, got {found.ndim} dimensions")
-    return found
+    if not isinstance(ends, np.ndarray):
+        return _integers(name, cast("Any", ends))
+    if ends.ndim != 1 or (len(ends) and ends.dtype.kind not in "iu"):
+        raise ValueError(f"{name} must be one column of positions, got {ends.ndim} dimensions of {ends.dtype}")
+    return ends.astype(np.int64)
 
 
 def _column(tokens: Tokens) -> npt.NDArray[Any]:
     """Return token ids as an array, without copying a buffer."""
     if isinstance(tokens, bytes):
         return np.frombuffer(tokens, dtype="<u4")
-    if isinstance(tokens, (list, tuple)):
-        # A third of the time that numpy takes.
-        try:
-            column = np.frombuffer(array("q", tokens), dtype=np.int64)
-        except TypeError:
-            raise TypeError("tokens must be a buffer or a sequence of int, got one of another type in it") from None
-        except OverflowError:
-            raise ValueError("tokens must be from 0 to 4294967295, got a huge number") from None
-        if bool in set(map(type, tokens)):
-            raise TypeError("tokens must be a buffer or a sequence of int, got a bool in it")
-        return column
     given: object = tokens
     if isinstance(given, Sequence) and not isinstance(given, str):
-        tokens = listed("tokens", given, MOST_TOKENS)
+        return _integers("tokens", given)
     column = np.asarray(tokens)
     if column.ndim != 1 or (len(column) and column.dtype.kind not in "iu"):
         raise TypeError(f"tokens must be a buffer or a sequence of int, got {type(tokens).__name__}")
+    return column
+
+
+def _integers(name: str, values: Iterable[Any]) -> npt.NDArray[np.int64]:
+    """Return whole numbers as a column, in a third of the time that numpy takes."""
+    items = listed(name, values, MOST_TOKENS)
+    try:
+        column = np.frombuffer(array("q", items), dtype=np.int64)
+    except TypeError:
+        raise TypeError(f"{name} must be a buffer or a sequence of int, got one of another type in it") from None
+    except OverflowError:
+        raise ValueError(f"{name} must be from 0 to 4294967295, got a huge number") from None
+    if bool in set(map(type, items)):
+        raise TypeError(f"{name} must be a buffer or a sequence of int, got a bool in it")
     return column
 
 

@@ -104,14 +104,16 @@ class RecordFiles(Tabular):
                     self.lines += 1
                     try:
                         record, row = read_row(line)
-                        taken = None if isinstance(record, int) else (take(record, row), row)
+                        if isinstance(record, int):
+                            self.lost += record
+                            continue
+                        taken = take(record, row)
                     except SchemaError as error:
-                        self._count(BadLine(str(path), number, str(error)))
+                        self.bad += 1
+                        if len(self.bad_lines) < _NAMED:
+                            self.bad_lines.append(BadLine(str(path), number, str(error)))
                         continue
-                    if taken is not None:
-                        yield taken
-                    elif isinstance(record, int):
-                        self.lost += record
+                    yield taken, row
 
     def table(self) -> Table:
         """Read every record into memory, and count everything else.
@@ -124,11 +126,6 @@ class RecordFiles(Tabular):
         """
         names = [field.name for field in fields(DecisionRecord) if field.name != "shadows"]
         return Table.of({name: getattr(record, name) for name in names} for record in self.decisions())
-
-    def _count(self, line: BadLine) -> None:
-        self.bad += 1
-        if len(self.bad_lines) < _NAMED:
-            self.bad_lines.append(line)
 
 
 def read_records(path: str | os.PathLike[str]) -> RecordFiles:

@@ -49,7 +49,7 @@ class RelayedStream(Stream):
             self._ask()
 
     def _ask(self) -> None:
-        self._ask_s = time.monotonic() + _ASK_AGAIN_S[self._connected]
+        self._ask_s = time.monotonic() + _ASK_AGAIN_S[self.is_connected]
         if self._socket is not None:
             with suppress(zmq.Again):  # there is no connection yet
                 self._socket.send(self._name, zmq.NOBLOCK)
@@ -89,12 +89,12 @@ class RelayedStream(Stream):
             _log.debug("the relay dropped the last messages of %s for this subscriber", self.shown)
             self._catch_up()
         self._last = message.last
-        if message.live is not None and self._connected:
+        if message.live is not None and self.is_connected:
             self._counts["messages"] += 1
             self._on_live(*message.live)
 
     def _on_sign(self, sign: StreamSign) -> None:
-        if self._connected:
+        if self.is_connected:
             self._on_disconnected()
         if sign.connected:
             self._sign = sign

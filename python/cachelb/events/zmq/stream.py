@@ -57,7 +57,7 @@ class Stream:
         self._socket: zmq.Socket[bytes] | None = None
         self._monitor: zmq.Socket[bytes] | None = None
         self._replay: Replay | None = None
-        self._connected = False
+        self.is_connected = False
         self._unreachable = False
         self._replay_failing = False
         self._counts: Counter[str] = Counter()  # by the names of `StreamStats`
@@ -83,7 +83,7 @@ class Stream:
 
     def close(self) -> None:
         """Close the sockets. Idempotent."""
-        if self._connected:
+        if self.is_connected:
             self._on_disconnected()
         self._close_sockets()
 
@@ -95,11 +95,6 @@ class Stream:
             last_error=self.last_error,
             **self._counts,
         )
-
-    @property
-    def is_connected(self) -> bool:
-        """Whether there is a connection now."""
-        return self._connected
 
     @property
     def deadline_s(self) -> float | None:
@@ -137,10 +132,10 @@ class Stream:
                 self._read_live(max(self.settings.rcvhwm, _MESSAGES_PER_TURN))  # these were sent before the end
                 if self.is_given_up:
                     return
-                if self._connected:
+                if self.is_connected:
                     _log.warning("the event stream of %s is interrupted", self.shown)
                     self._on_disconnected()
-            elif not self._connected:
+            elif not self.is_connected:
                 self._on_unreachable("not reachable" if event == zmq.EVENT_CONNECT_RETRIED else "no ZeroMQ there")
 
     def _read_live(self, limit: int) -> None:
@@ -204,14 +199,14 @@ class Stream:
         if message is None:
             self._fail_frames()
             return
-        if not self._connected:  # bound sockets have many peers, of which one may be gone
+        if not self.is_connected:  # bound sockets have many peers, of which one may be gone
             self._on_connected()
         self._on_live(*message)
 
     # --- calls of the sink ---
 
     def _on_connected(self) -> None:
-        self._connected = True
+        self.is_connected = True
         self._unreachable = False
         self._counts["connections"] += 1
         _log.info("the event stream of %s is connected", self.shown)
@@ -225,7 +220,7 @@ class Stream:
             self._start_replay(self.sink.event_sink.connected(self._key, self._rank, self._replayable()))
 
     def _on_disconnected(self) -> None:
-        self._connected = False
+        self.is_connected = False
         self._end_replay()
         with self._refusing():
             self.sink.event_sink.disconnected(self._key, self._rank)
@@ -315,7 +310,7 @@ class Stream:
     def _state(self) -> StreamState:
         if self._socket is None:
             return "unusable"
-        if self._connected:
+        if self.is_connected:
             return "live" if self._replay is None else "replaying"
         return "disconnected" if self._counts["connections"] else "connecting"
 

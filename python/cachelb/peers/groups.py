@@ -64,21 +64,16 @@ class PeerGroups:
             >>> router.peer_groups.names()
             ['rack']
         """
-        places = [media] if isinstance(media, str) else listed("media", media)
-        if not places:
+        given = {**locals()}
+        del given["self"]
+        given["media"] = [media] if isinstance(media, str) else listed("media", media)
+        if not given["media"]:
             raise ValueError('media is empty: name "cpu", "gpu" or both')
-        self._fleet.add_peer_group(
-            name,
-            model=model,
-            load_ms_per_token=load_ms_per_token,
-            startup_ms=startup_ms,
-            media=places,
-            workers=None if workers is None else listed("workers", workers),
-            sources=None if sources is None else listed("sources", sources),
-            form=form,
-            port=None if port is None else whole("port", port, 1, 65_535),
-            addresses=dict(addresses or {}),
-        )
+        given["workers"] = None if workers is None else listed("workers", workers)
+        given["sources"] = None if sources is None else listed("sources", sources)
+        given["port"] = None if port is None else whole("port", port, 1, 65_535)
+        given["addresses"] = dict(addresses or {})
+        self._fleet.add_peer_group(**given)
 
     def remove(self, name: str) -> bool:
         """Forget a peer group.

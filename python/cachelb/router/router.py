@@ -210,22 +210,14 @@ class Router(NativeRouter[W]):
             TypeError: The worker has no key, or an argument has the wrong type.
             ValueError: An argument is outside its range.
         """
-        layout = None if cache_layout is None else CacheLayout.of(cache_layout)
-        names = [models] if isinstance(models, str) else listed("models", models)
+        given = {**locals()}
+        del given["self"]
+        given["cache_layout"] = None if cache_layout is None else asdict(CacheLayout.of(cache_layout))
+        given["models"] = names = [models] if isinstance(models, str) else listed("models", models)
         for name in names:
             require("models", name, str, "names")
         self._open_models(names)
-        self._fleet.add(
-            worker,
-            weight=weight,
-            role=role,
-            dp_size=dp_size,
-            models=names,
-            gpu=gpu,
-            kv_blocks=kv_blocks,
-            slow_start_s=slow_start_s,
-            cache_layout=None if layout is None else asdict(layout),
-        )
+        self._fleet.add(**given)
 
     def _open_models(self, names: Iterable[str]) -> None:
         for model in names:

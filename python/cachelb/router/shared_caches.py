@@ -68,17 +68,11 @@ class SharedCaches:
             >>> router.shared_caches.blocks()
             {'mooncake': 0}
         """
-        names = [media] if isinstance(media, str) else listed("media", media)
-        self._fleet.add_shared_cache(
-            name,
-            model=model,
-            load_ms_per_token=load_ms_per_token,
-            startup_ms=startup_ms,
-            ttl_s=ttl_s,
-            kv_blocks=kv_blocks,
-            media=names,
-            workers=None if workers is None else listed("workers", workers),
-        )
+        given = {**locals()}
+        del given["self"]
+        given["media"] = [media] if isinstance(media, str) else listed("media", media)
+        given["workers"] = None if workers is None else listed("workers", workers)
+        self._fleet.add_shared_cache(**given)
 
     def remove(self, name: str) -> bool:
         """Forget a shared cache and its blocks.

@@ -122,12 +122,6 @@ class SegmentCache:
             whole.extend(made[key] if ids is None else ids)
         return whole
 
-    def clear(self) -> None:
-        """Forget every part."""
-        with self._lock:
-            self._parts.clear()
-            self.held_tokens = 0
-
     def _look_up(self, keys: Sequence[bytes]) -> list[array[int] | None]:
         with self._lock:
             found = [self._parts.get(key) for key in keys]

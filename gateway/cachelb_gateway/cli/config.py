@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -73,9 +74,7 @@ def _document(loaded: configuration.RouterConfig, *, as_list: bool) -> dict[str,
         "unused": dict(loaded.unused),
     }
     if as_list:
-        document["settings"] = [
-            {"path": row.path, "value": row.value, "origin": row.origin} for row in configuration.show(loaded)
-        ]
+        document["settings"] = [asdict(row) for row in configuration.show(loaded)]
     return document
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -71,16 +71,14 @@ def usage(response: object, *, streamed: bool) -> Usage:
     """Read the engine's own counts. LiteLLM's, by another tokenizer where a stream has no usage, are left out."""
     usage = getattr(response, "usage", None)
     details = getattr(usage, "prompt_tokens_details", None)
-    found: Usage = {}
-    if (cached := _count(details, "cached_tokens")) is not None:
-        found["cached_tokens"] = cached
-    elif streamed:
-        return found
-    if (prompt := _count(usage, "prompt_tokens")) is not None:
-        found["prompt_tokens"] = prompt
-    if (output := _count(usage, "completion_tokens")) is not None:
-        found["output_tokens"] = output
-    return found
+    counts = {
+        "cached_tokens": _count(details, "cached_tokens"),
+        "prompt_tokens": _count(usage, "prompt_tokens"),
+        "output_tokens": _count(usage, "completion_tokens"),
+    }
+    if streamed and counts["cached_tokens"] is None:
+        return {}
+    return cast("Usage", {name: count for name, count in counts.items() if count is not None})
 
 
 def _count(holder: object, name: str) -> int | None:

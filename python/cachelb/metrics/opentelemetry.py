@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import weakref
+from functools import partial
 from typing import TYPE_CHECKING
 
 from cachelb.common.extras import need
@@ -11,7 +12,7 @@ from cachelb.metrics.families import SELECTION, families
 from cachelb.metrics.family import Family
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Iterator
 
     from opentelemetry.metrics import CallbackOptions, Meter, Observation
 
@@ -42,28 +43,23 @@ def instrument(router: Measured, meter: Meter) -> None:
         >>> instrument(router, get_meter("cachelb"))
     """
     need("instrument()", "opentelemetry.metrics")
-    from opentelemetry.metrics import Observation
-
     snapshot = _Snapshot(router)
     for family in _families(router.stats()):
         create = meter.create_observable_counter if family.kind == "counter" else meter.create_observable_gauge
-        callback = _callback(snapshot, family.name, Observation)
+        callback = partial(_observe, snapshot, family.name)
         create(f"cachelb.{family.name}", callbacks=[callback], unit=family.unit, description=family.help)
 
 
-def _callback(
-    snapshot: _Snapshot, name: str, observation: type[Observation]
-) -> Callable[[CallbackOptions], Iterable[Observation]]:
-    def observe(_options: CallbackOptions) -> Iterable[Observation]:
-        family = snapshot.family(name)
-        if family is None:
-            return []
-        return [
-            observation(value, {label: text for label, text in zip(family.labels, labels, strict=True) if text})
-            for labels, value in family.rows
-        ]
+def _observe(snapshot: _Snapshot, name: str, _options: CallbackOptions) -> list[Observation]:
+    from opentelemetry.metrics import Observation
 
-    return observe
+    family = snapshot.family(name)
+    if family is None:
+        return []
+    return [
+        Observation(value, {label: text for label, text in zip(family.labels, labels, strict=True) if text})
+        for labels, value in family.rows
+    ]
 
 
 class _Snapshot:

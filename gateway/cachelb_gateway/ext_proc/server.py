@@ -18,13 +18,6 @@ if TYPE_CHECKING:
 
 W = TypeVar("W")
 
-_AS_GIVEN = (
-    *("max_body_bytes", "large_bodies", "max_held_bytes", "max_streams", "body_timeout_s", "idle_timeout_s"),
-    *("stream_timeout_s", "policy_timeout_s", "fallbacks", "shed_inflight", "rewrite_model", "default_body_mode"),
-    "conformance",
-)
-"""Arguments that the server takes as they are."""
-
 BodyMode: TypeAlias = Literal["none", "streamed", "buffered", "duplex"]
 
 
@@ -108,7 +101,8 @@ class EndpointPicker(Generic[W]):
         Raises:
             ValueError: An argument is out of range.
         """
-        given = locals()
+        options = {**locals()}
+        del options["self"], options["router"], options["address"]
         if not isinstance(priorities, Mapping | None):
             raise TypeError(f"priorities must be a mapping of names to numbers, got {type(priorities).__name__}")
         if admission is not None and (admission.max_wait_s is None or admission.max_wait_s >= body_timeout_s):
@@ -116,7 +110,7 @@ class EndpointPicker(Generic[W]):
                 f"max_wait_s of an admission must be below body_timeout_s={body_timeout_s}, in which a request has to "
                 f"arrive and wait, got {admission.max_wait_s}"
             )
-        options = {name: given[name] for name in _AS_GIVEN} | {
+        options |= {
             "priorities": dict(priorities or {}),
             "admission": None if admission is None else admission.native(router.shared_state.replicas),
             "expose_headers": [expose_headers] if isinstance(expose_headers, str) else expose_headers,

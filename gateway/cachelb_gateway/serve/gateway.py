@@ -22,13 +22,6 @@ if TYPE_CHECKING:
     from cachelb.admission import AdmissionOptions
     from cachelb.router import Router
 
-_AS_GIVEN: Final = (
-    *("attempts", "wait_s", "max_body_bytes", "body_timeout_s", "max_open", "max_held_bytes", "max_connections"),
-    *("idle_timeout_s", "first_byte_timeout_s", "connect_timeout_s", "head_timeout_s", "keep_alive_s"),
-    *("health_interval_s", "policy_timeout_s"),
-)
-"""Arguments that the server takes as they are."""
-
 _LEAST_TOKEN: Final = 16
 _MOST_THREADS: Final = 4
 
@@ -147,11 +140,12 @@ class Gateway:
             TypeError: An argument has the wrong type.
             ValueError: An argument is out of range, a decision has no such header, or the admission cannot be used.
         """
-        given = locals()
+        options = {**locals()}
+        del options["self"], options["router"]
         log = None
         if access_log is not None:
             log = (None if access_log == "-" else os.fspath(access_log), access_log_format)
-        options = {name: given[name] for name in _AS_GIVEN} | {
+        options |= {
             "untrusted_headers": sorted(UNTRUSTED_HEADERS),
             "expose_headers": [expose_headers] if isinstance(expose_headers, str) else list(expose_headers),
             "authorities": _authorities(None if upstream_ca is None else os.fspath(upstream_ca)),

@@ -66,7 +66,7 @@ class Engine:
         peers = options.peers
         self.host_memory = None if peers is None else HostMemory(peers.blocks, publish)
         self.pull_faults: FaultPlan[Pull] = FaultPlan()
-        self._cache = PrefixCache(
+        self.cache = PrefixCache(
             engine_id if peers is None else peers.hash_seed,
             block_size=options.block_size,
             max_blocks=options.kv_blocks,
@@ -79,15 +79,6 @@ class Engine:
     def kv_usage(self) -> float:
         """Share of the KV cache that running requests use."""
         return min(1.0, self.blocks_in_use / self.options.kv_blocks)
-
-    @property
-    def cached_blocks(self) -> int:
-        """Blocks the prefix cache holds."""
-        return len(self._cache)
-
-    def clear_cache(self) -> None:
-        """Drop the prefix cache; host memory stays."""
-        self._cache.clear()
 
     async def enter(self, job: Job) -> None:
         """Wait for a slot, first come first served."""
@@ -119,7 +110,7 @@ class Engine:
         self.blocks_in_use -= self._blocks(job)
         self._counts.running -= 1
         if job.kept is not None:
-            self._cache.release(job.kept)
+            self.cache.release(job.kept)
             job.kept = None
         self._slots.release()
 
@@ -183,7 +174,7 @@ class Engine:
     def keep_answer(self, job: Job, answer: list[int]) -> None:
         """Keep the blocks that an answer fills, as engines with several cache groups do here."""
         if job.kept is not None:
-            self._cache.extend(job.kept, answer)
+            self.cache.extend(job.kept, answer)
 
     def start_transfer(self, request_id: str, job: Job) -> dict[str, Any]:
         """Keep a computed prompt for the worker that will decode it; return its ``kv_transfer_params``."""
@@ -211,20 +202,20 @@ class Engine:
 
     def _names(self, job: Job) -> list[int]:
         """Name the blocks of a prompt that can be found: all but that of the last token."""
-        names: list[int] = self._cache.names(job.tokens, job.namespace).tolist()
+        names: list[int] = self.cache.names(job.tokens, job.namespace).tolist()
         return names[: (len(job.tokens) - 1) // self.options.block_size]
 
     def _look_up(self, job: Job) -> None:
-        job.cached_tokens = self._cache.look_up(job.tokens, job.namespace)
+        job.cached_tokens = self.cache.look_up(job.tokens, job.namespace)
         if self.host_memory is not None:
             block = self.options.block_size
             held = max(job.cached_tokens // block, job.pulled_blocks)
             job.cached_tokens = self.host_memory.run_end(self._names(job), held) * block
 
     def _keep(self, job: Job) -> None:
-        job.kept = self._cache.keep(job.tokens, job.namespace, job.salt)
+        job.kept = self.cache.keep(job.tokens, job.namespace, job.salt)
         if self.host_memory is not None:
-            self.host_memory.keep(self._cache.names(job.tokens, job.namespace).tolist())
+            self.host_memory.keep(self.cache.names(job.tokens, job.namespace).tolist())
         self.prompt_tokens += len(job.tokens)
         self.cached_tokens += job.cached_tokens
         self._counts.prompt_tokens += len(job.tokens)

@@ -57,7 +57,7 @@ class FakeWorker(Failing):
     @property
     def cached_blocks(self) -> int:
         """Blocks its prefix cache holds."""
-        return self._thread.call(lambda: self._replica.engine.cached_blocks)
+        return self._thread.call(len, self._replica.engine.cache)
 
     def release(self) -> None:
         """Release the stalled requests."""
@@ -83,7 +83,7 @@ class FakeWorker(Failing):
 
     def reset_cache(self) -> None:
         """Drop the prefix cache, as vLLM's `/reset_prefix_cache` does: its event comes with the next change."""
-        self._thread.call(self._replica.engine.clear_cache)
+        self._thread.call(self._replica.engine.cache.clear)
 
     def stop(self) -> None:
         """Go down as a killed process does. Its address stays its own."""

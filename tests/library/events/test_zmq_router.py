@@ -36,7 +36,7 @@ def gateways(fleet: FakeFleet, *sources: ZmqSource) -> Iterator[list[Router[str]
 def held(worker: FakeWorker, prompt: list[int]) -> int:
     """Return how many leading tokens of a prompt an engine holds."""
     tokens = np.array(prompt, dtype=np.uint32)
-    cache = worker._replica.engine._cache
+    cache = worker._replica.engine.cache
     # The token behind it is the one that is always computed.
     more = np.append(tokens, np.uint32(0))
     return int(worker._thread.call(lambda: cache.look_up(more, None)))

@@ -91,8 +91,7 @@ def test_store_stays_below_its_bytes_and_drops_the_oldest() -> None:
         store.exchange("one", 0, [placed("a", f"{at} {STORY}")])
     told = store.exchange("two", 0, []).placements
     assert told[-1] == placed("a", f"99 {STORY}")
-    assert sum(placement.size for placement in told) == store.stats()["bytes"] <= 20_000
-    assert store.stats() == {"placements": len(told), "bytes": store.stats()["bytes"], "evicted": 100 - len(told)}
+    assert 20_000 - told[-1].size < sum(placement.size for placement in told) <= 20_000
 
 
 def test_placements_of_replicas_that_are_gone_go_too() -> None:

@@ -78,7 +78,6 @@ class PlacementStore:
         self._max_bytes = max_bytes
         self._bytes = 0
         self._numbered = 0
-        self._evicted = 0
         self._epoch = secrets.token_hex(8)
         # In the order of their numbers: an entry that comes again moves to the end.
         self._entries: OrderedDict[Hashable, _Entry] = OrderedDict()
@@ -109,10 +108,6 @@ class PlacementStore:
                 room -= entry.placement.size
         return Reply(self._epoch, cursor, found, bool(newer))
 
-    def stats(self) -> dict[str, int]:
-        """Count placements kept, their bytes, and those dropped for want of room."""
-        return {"placements": len(self._entries), "bytes": self._bytes, "evicted": self._evicted}
-
     def _add(self, origin: str, placement: Placement) -> None:
         prompt = placement.tokens or placement.body
         beside = placement.body if placement.tokens else placement.path
@@ -127,7 +122,6 @@ class PlacementStore:
         self._entries[key] = _Entry(self._numbered, origin, placement)
         self._bytes += placement.size
         while self._bytes > self._max_bytes:
-            self._evicted += 1
             self._drop(next(iter(self._entries)))
 
     def _drop(self, key: Hashable) -> None:

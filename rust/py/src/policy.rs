@@ -201,7 +201,7 @@ pub fn no_worker(py: Python<'_>, offers: &[Offer], tried: &[Try], error: &Error)
             .map_or_else(
                 || {
                     declined
-                        .unwrap_or(candidate.eligibility.describe())
+                        .unwrap_or(candidate.eligibility.name())
                         .to_owned()
                 },
                 |tried| format!("already tried: {}", tried.outcome),

@@ -12,60 +12,39 @@ use crate::fleet::contradictions::Run;
 use crate::fleet::health::Health;
 use crate::request::{PoolId, Wanted};
 
-/// Whether a worker takes part in one request.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Eligibility {
-    /// It may be picked.
-    #[default]
-    Candidate,
-    /// The worker reports itself unhealthy.
-    Unhealthy,
-    /// Outside the subset asked for.
-    NotAmong,
-    /// Ruled out for this request.
-    Excluded,
-    /// Marked not ready, or it fails its health check. This and what follows is set by the selector.
-    NotReady,
-    /// Finishing its requests.
-    Draining,
-    /// Does not serve the model.
-    OtherModel,
-    /// Serves the other half of a pair only.
-    OtherRole,
-    /// Failed lately, and others did not.
-    Failing,
-    /// Its engine sleeps, and others do not.
-    Asleep,
-    /// Shows no sign of life, and others do.
-    Unreachable,
-    /// Answered 429 or 503 lately, and others did not.
-    PushingBack,
-    /// Reports more load than the veto allows, and others do not.
-    Vetoed,
-    /// Has as much to do as admission allows, as have all others.
-    Full,
-}
-
-impl Eligibility {
-    /// In words, for the error that lists them.
-    #[must_use]
-    pub fn describe(self) -> &'static str {
-        match self {
-            Self::Candidate => "available",
-            Self::Unhealthy => "unhealthy",
-            Self::NotAmong => "not in `among`",
-            Self::Excluded => "excluded",
-            Self::NotReady => "not ready",
-            Self::Draining => "draining",
-            Self::OtherModel => "not serving the model",
-            Self::OtherRole => "not in the role",
-            Self::Failing => "failing",
-            Self::Asleep => "asleep",
-            Self::Unreachable => "unreachable",
-            Self::PushingBack => "pushing back",
-            Self::Vetoed => "overloaded",
-            Self::Full => "full",
-        }
+cachelb_core::named! {
+    /// Whether a worker takes part in one request; its name is for the error that lists them.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+    Eligibility {
+        /// It may be picked.
+        #[default]
+        Candidate = "available",
+        /// The worker reports itself unhealthy.
+        Unhealthy = "unhealthy",
+        /// Outside the subset asked for.
+        NotAmong = "not in `among`",
+        /// Ruled out for this request.
+        Excluded = "excluded",
+        /// Marked not ready, or it fails its health check. This and what follows is set by the selector.
+        NotReady = "not ready",
+        /// Finishing its requests.
+        Draining = "draining",
+        /// Does not serve the model.
+        OtherModel = "not serving the model",
+        /// Serves the other half of a pair only.
+        OtherRole = "not in the role",
+        /// Failed lately, and others did not.
+        Failing = "failing",
+        /// Its engine sleeps, and others do not.
+        Asleep = "asleep",
+        /// Shows no sign of life, and others do.
+        Unreachable = "unreachable",
+        /// Answered 429 or 503 lately, and others did not.
+        PushingBack = "pushing back",
+        /// Reports more load than the veto allows, and others do not.
+        Vetoed = "overloaded",
+        /// Has as much to do as admission allows, as have all others.
+        Full = "full",
     }
 }
 

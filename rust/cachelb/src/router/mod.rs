@@ -243,7 +243,7 @@ impl Router {
                 best_matched_tokens: pick.best_matched_tokens,
             }),
             Err(Core::NoCandidate) => {
-                let reason = |each: &Offer| (each.key.to_string(), each.eligibility.describe());
+                let reason = |each: &Offer| (each.key.to_string(), each.eligibility.name());
                 Err(Error::NoWorker(candidates.iter().map(reason).collect()))
             }
             Err(error) => Err(error.into()),

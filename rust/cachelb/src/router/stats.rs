@@ -49,7 +49,7 @@ impl Router {
                 let id = selector.fleet().find(key)?;
                 let (_, eligibility) = selector.condition(id, Millis(now_ms))?;
                 let about = json!({
-                    "state": eligibility.describe(),
+                    "state": eligibility.name(),
                     "in_flight": loads.inflight(id),
                     "blocks": selector.pools().block_count(Some(id)),
                     "has_events": selector.fleet().feed(id).is_some(),

@@ -25,7 +25,7 @@ pub fn explanation<'py>(
     for row in seen {
         let fields = PyDict::new(py);
         fields.set_item("key", &*row.name)?;
-        fields.set_item("state", row.eligibility.describe())?;
+        fields.set_item("state", row.eligibility.name())?;
         set_items!(fields, row => picked, overlap_blocks, held_blocks, matched_tokens, inflight, pending_prefill_tokens, decode_blocks, weight);
         fields.set_item("score", row.score.get())?;
         fields.set_item("events", row.events.map(FeedState::name))?;

@@ -188,7 +188,7 @@ impl Fleet {
             let fields = PyDict::new(py);
             let state = match row.eligibility {
                 Eligibility::Candidate => "ready",
-                other => other.describe(),
+                other => other.name(),
             };
             let media = Medium::ALL.map(Medium::name).into_iter();
             let blocks = media.zip(row.blocks).filter(|(_, count)| *count > 0);

@@ -199,11 +199,7 @@ pub fn no_worker(py: Python<'_>, offers: &[Offer], tried: &[Try], error: &Error)
         let why = before
             .filter(|_| candidate.eligibility == Eligibility::Excluded)
             .map_or_else(
-                || {
-                    declined
-                        .unwrap_or(candidate.eligibility.name())
-                        .to_owned()
-                },
+                || declined.unwrap_or(candidate.eligibility.name()).to_owned(),
                 |tried| format!("already tried: {}", tried.outcome),
             );
         (candidate.name.to_string(), why)

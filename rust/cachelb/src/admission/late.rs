@@ -33,7 +33,7 @@ impl Late {
     pub fn new(lag_ms: f64) -> Self {
         Self {
             lag_ms,
-            rates: Vec::new(),
+            ..Self::default()
         }
     }
 

@@ -160,7 +160,7 @@ impl Followed {
 pub type LoadBook = cachelb_core::load::LoadBook<Booking>;
 
 /// Bookings and their outcomes.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Bookings {
     /// Loads and bookings.
     pub book: LoadBook,
@@ -176,11 +176,8 @@ impl Bookings {
     /// No bookings; at most `records` finished ones will be remembered.
     pub fn new(records: usize) -> Self {
         Self {
-            book: LoadBook::default(),
             ledger: Ledger::new(records),
-            checks: Checks::default(),
-            deadlines: Deadlines::default(),
-            followed: Followed::default(),
+            ..Self::default()
         }
     }
 

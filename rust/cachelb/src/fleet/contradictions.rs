@@ -15,13 +15,10 @@ const FIRST_TOKENS: u32 = 32;
 const LOOKS: f64 = 4.0;
 
 /// Contradictions in a row, all one way, and the sum of the logarithms of by how much.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Run(f64, f64);
 
 impl Run {
-    /// Nothing is contradicted.
-    pub const NONE: Self = Self(0.0, 0.0);
-
     /// Takes in how many times the value in use is implied, `least` times of which contradict it, or as little. Returns the
     /// geometric mean of `enough` in a row.
     pub fn add(&mut self, times: f64, least: f64, enough: f64) -> Option<f64> {
@@ -30,7 +27,7 @@ impl Run {
         let run = Self(self.0 + 1.0, self.1 + by);
         let is_enough = goes_on && run.0 >= enough;
         let next = Some(run).filter(|_| goes_on && !is_enough);
-        *self = next.unwrap_or(Self::NONE);
+        *self = next.unwrap_or_default();
         is_enough.then(|| (run.1 / run.0).exp())
     }
 }

@@ -110,8 +110,8 @@ pub enum News {
     Contradiction(&'static str, f64, f64),
 }
 
-/// Failures of one worker.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// Failures of one worker, by default none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Health {
     /// Passed over until then.
     out_until: Millis,
@@ -134,20 +134,6 @@ pub(crate) struct Health {
 }
 
 impl Health {
-    /// No failure.
-    pub const NONE: Self = Self {
-        out_until: Millis(0),
-        failures: 0,
-        rests: false,
-        sleep: Sleep::Awake,
-        silent_pages: 0,
-        page_is_broken: false,
-        give_ups: 0,
-        tries: 0,
-        probe: None,
-        since: Millis(0),
-    };
-
     /// Whether its engine sleeps, by its report.
     pub fn sleep(&self) -> Sleep {
         self.sleep
@@ -205,7 +191,7 @@ impl Health {
             sleep: self.sleep,
             page_is_broken: self.page_is_broken,
             since: now,
-            ..Self::NONE
+            ..Self::default()
         };
     }
 
@@ -213,7 +199,7 @@ impl Health {
     pub fn restarted(&mut self, now: Millis) {
         *self = Self {
             since: now,
-            ..Self::NONE
+            ..Self::default()
         };
     }
 

@@ -146,7 +146,7 @@ impl Fleet {
         self.version += 1;
         let slot = id.slot as usize;
         if slot >= self.members.len() {
-            self.members.resize(slot + 1, Member::VACANT);
+            self.members.resize(slot + 1, Member::default());
         }
         self.members[slot] = Member::new(id.generation, self.next_order, profile, self.call, now);
         self.next_order += 1;
@@ -159,7 +159,7 @@ impl Fleet {
         self.version += 1;
         let member = self.members.get_mut(id.slot as usize)?;
         let order = member.order;
-        *member = Member::VACANT;
+        *member = Member::default();
         Some((id, order))
     }
 

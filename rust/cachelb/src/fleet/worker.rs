@@ -130,7 +130,7 @@ impl FeedStatus {
 }
 
 /// How an engine resumes, by its events.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Announced {
     /// Only where all its cache groups can, as its events report.
     pub marked_only: bool,
@@ -143,8 +143,8 @@ pub(crate) struct Announced {
 /// A new worker begins at this share of its weight.
 const SLOW_START_FROM: f64 = 0.25;
 
-/// A registered worker. Fields that every selection reads lie in the first cache line.
-#[derive(Debug, Clone)]
+/// A registered worker; by default none. Fields that every selection reads lie in the first cache line.
+#[derive(Debug, Clone, Default)]
 #[repr(C, align(64))]
 pub(crate) struct Member {
     pub generation: Option<u32>,
@@ -177,53 +177,17 @@ pub(crate) struct Member {
 }
 
 impl Member {
-    /// No worker.
-    pub const VACANT: Self = Self {
-        generation: None,
-        order: 0,
-        last_seen: 0,
-        ready: true,
-        healthy: true,
-        draining: false,
-        feed: None,
-        announced: Announced {
-            marked_only: false,
-            above_tokens: 0,
-            rule: None,
-        },
-        profile: Profile {
-            role: Role::Both,
-            ranked: false,
-            pools: None,
-            engine: Facts {
-                kv_blocks: None,
-                learned: None,
-                block_size: None,
-                resuming: None,
-                retention: None,
-                kind: None,
-            },
-            slow_start_ms: 0,
-            gpu: None,
-            is_shared_cache: false,
-        },
-        started: Millis(0),
-        health: Health::NONE,
-        size_run: Run::NONE,
-        speed_run: Run::NONE,
-        first_tokens: 0,
-        times_as_fast: None,
-    };
-
     /// The worker of a generation, registered as `order` in `call`.
     pub fn new(generation: u32, order: u64, profile: Profile, call: u64, now: Millis) -> Self {
         Self {
             generation: Some(generation),
             order,
             last_seen: call,
-            profile,
             started: now,
-            ..Self::VACANT
+            ready: true,
+            healthy: true,
+            profile,
+            ..Self::default()
         }
     }
 

@@ -27,7 +27,7 @@ pub struct PromptReader {
 }
 
 /// One request's prompt, as far as the policy needs it.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Prompt {
     /// Tokens.
     pub length: u64,
@@ -50,15 +50,17 @@ pub struct Prompt {
 const END: usize = 256;
 
 /// Part of the prompt itself that was kept.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 enum Kept {
+    #[default]
     Nothing,
     Tokens,
     Text,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 enum Key {
+    #[default]
     Absent,
     Prefix([u8; 8]),
     Session(Box<[u8]>),
@@ -94,14 +96,7 @@ impl Prompt {
     pub fn without_tokens(length: u64) -> Self {
         Self {
             length,
-            units: 0,
-            sample: None,
-            blocks: None,
-            key: Key::Absent,
-            kept: Kept::Nothing,
-            identity: 0,
-            is_moved: false,
-            end: 0,
+            ..Self::default()
         }
     }
 

@@ -69,7 +69,7 @@ impl Peer {
 }
 
 /// All other routers.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Peers {
     pub by_origin: HashMap<u64, Peer>,
     /// Bytes that one router may have here.
@@ -84,10 +84,8 @@ impl Peers {
     /// None so far; each may have `limit` bytes here.
     pub fn new(limit: usize) -> Self {
         Self {
-            by_origin: HashMap::new(),
             limit,
-            bytes: 0,
-            crowded: 0,
+            ..Self::default()
         }
     }
 

@@ -27,14 +27,14 @@ fn id(entry: u32) -> BookingId {
 
 /// After the same evidence at each time.
 fn blamed(blame: Blame, times: std::ops::Range<u64>) -> Health {
-    let mut health = Health::NONE;
+    let mut health = Health::default();
     times.for_each(|at| health.blame(blame, BREAKER, Millis(at)));
     health
 }
 
 /// After so many pages without an answer.
 fn silent(pages: u64) -> Health {
-    let mut health = Health::NONE;
+    let mut health = Health::default();
     (0..pages).for_each(|at| health.page_failed(BREAKER, Millis(at)));
     health
 }
@@ -76,7 +76,7 @@ fn an_answer_forgives() {
 
 #[test]
 fn backpressure_passes_by_without_counting() {
-    let mut health = Health::NONE;
+    let mut health = Health::default();
     for _ in 0..10 {
         health.pushed_back(BREAKER.backpressure_ms, Millis(100));
     }
@@ -88,7 +88,7 @@ fn backpressure_passes_by_without_counting() {
 
 #[test]
 fn a_rest_outlasts_answers_and_is_not_taken_for_failures() {
-    let mut health = Health::NONE;
+    let mut health = Health::default();
     health.pushed_back(9_000, Millis(0));
     health.answered(Millis(0));
     health.is_there(BREAKER);
@@ -295,7 +295,7 @@ proptest! {
     fn it_is_what_the_log_of_all_events_says(
         steps in prop::collection::vec((event(), 0_u64..30_000, any::<bool>()), 1..80),
     ) {
-        let (mut health, mut model, mut now) = (Health::NONE, Model::new(), 0);
+        let (mut health, mut model, mut now) = (Health::default(), Model::new(), 0);
         // The request that tries the worker, and when the next one may.
         let (mut probe, mut next, mut sent) = (None, 0, 0);
         for (event, pause_ms, is_probed) in steps {

@@ -21,7 +21,7 @@ pub struct Part {
 }
 
 /// Entries in the order they were made, numbered without gaps from 0.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Journal {
     full: VecDeque<Part>,
     open: Part,
@@ -41,12 +41,8 @@ impl Journal {
     #[must_use]
     pub fn new(limit: usize) -> Self {
         Self {
-            full: VecDeque::new(),
-            open: Part::default(),
-            waiting: 0,
-            urgent: false,
             limit,
-            dropped: 0,
+            ..Self::default()
         }
     }
 

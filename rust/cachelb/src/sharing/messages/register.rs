@@ -66,7 +66,7 @@ impl Said {
 }
 
 /// The last words on every worker.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Register {
     origin: u64,
     /// Counter of the highest version.
@@ -86,11 +86,7 @@ impl Register {
     pub fn new(origin: u64) -> Self {
         Self {
             origin,
-            counter: 0,
-            said: HashMap::new(),
-            gone: BTreeSet::new(),
-            bytes: 0,
-            due: BTreeMap::new(),
+            ..Self::default()
         }
     }
 

@@ -128,9 +128,10 @@ pub struct Selector {
     pub(crate) failing_prompts: FailingPrompts,
     #[cfg(feature = "peers")]
     pub(crate) links: Links,
-    pub(crate) gates: Gates,
+    /// Admission gates and the requests that wait behind them.
+    pub gates: Gates,
     /// Open while the prompts of decisions are recorded.
-    pub(crate) capture: Option<Capture>,
+    pub capture: Option<Capture>,
     /// State published to and received from other routers, if it is shared.
     pub(crate) sharing: Option<Shared>,
 }
@@ -231,17 +232,6 @@ impl Selector {
         &mut self.bookings.ledger
     }
 
-    /// Who waits for room.
-    #[must_use]
-    pub fn gates(&self) -> &Gates {
-        &self.gates
-    }
-
-    /// As [`Self::gates`], to open gates and to close them.
-    pub fn gates_mut(&mut self) -> &mut Gates {
-        &mut self.gates
-    }
-
     /// Candidates of the latest decisions.
     #[must_use]
     pub fn trace(&self) -> &Trace {
@@ -257,11 +247,6 @@ impl Selector {
         Some((&member.profile, eligibility))
     }
 
-    /// The capture of the prompts of decisions, while there is one.
-    pub fn capture_mut(&mut self) -> &mut Option<Capture> {
-        &mut self.capture
-    }
-
     /// Tokens that the cache of a worker holds, `None` if that is not known.
     #[must_use]
     pub fn cache_tokens(&self, id: WorkerId) -> Option<u64> {
@@ -273,7 +258,7 @@ impl Selector {
     #[must_use]
     pub fn memory_bytes(&self) -> usize {
         self.pools.memory_bytes()
-            + self.capture.as_ref().map_or(0, Capture::memory_bytes)
+            + self.capture.as_ref().map_or(0, |capture| capture.bytes)
             + match &self.sharing {
                 Some(sharing) => sharing.memory_bytes(),
                 None => 0,

@@ -267,7 +267,7 @@ impl Engine {
         let now = self.last_now();
         let called = self.caught(|selector| {
             let called = selector.call_next(is_event, now);
-            let waiting = selector.gates().waiting();
+            let waiting = selector.gates.waiting();
             self.waiters.store(waiting, Ordering::SeqCst);
             called
         })?;

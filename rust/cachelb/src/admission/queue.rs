@@ -65,8 +65,10 @@ pub struct Queue<T> {
     next: u64,
     entries: HashMap<Ticket, (Entry, T)>,
     bands: BTreeMap<Reverse<i64>, Band>,
-    tenants: Tenants,
-    tokens: u64,
+    /// Service that tenants received.
+    pub tenants: Tenants,
+    /// Prompt tokens of all that wait.
+    pub tokens: u64,
 }
 
 /// The requests of one priority.
@@ -110,17 +112,6 @@ impl<T> Queue<T> {
     #[must_use]
     pub fn len(&self) -> usize {
         self.entries.len()
-    }
-
-    /// Prompt tokens of those that wait.
-    #[must_use]
-    pub fn tokens(&self) -> u64 {
-        self.tokens
-    }
-
-    /// Service counters of the tenants.
-    pub fn tenants_mut(&mut self) -> &mut Tenants {
-        &mut self.tenants
     }
 
     /// Requests of this priority and above that wait, and their tokens.

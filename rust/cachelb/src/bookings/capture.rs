@@ -56,9 +56,11 @@ impl Captured {
 /// Prompts that wait to be read.
 #[derive(Debug)]
 pub struct Capture {
-    key: NamespaceKey,
+    /// Its key.
+    pub key: NamespaceKey,
     waiting: Vec<Captured>,
-    bytes: usize,
+    /// Bytes that the waiting prompts take.
+    pub(crate) bytes: usize,
     max_bytes: usize,
     missed: u64,
 }
@@ -74,12 +76,6 @@ impl Capture {
             max_bytes,
             missed: 0,
         }
-    }
-
-    /// Its key.
-    #[must_use]
-    pub fn key(&self) -> NamespaceKey {
-        self.key
     }
 
     /// The waiting prompts, and how many were left out since the last time.
@@ -116,10 +112,6 @@ impl Capture {
             session: session.into(),
             tenant: request.passage.map_or(0, |passage| passage.tenant.0),
         });
-    }
-
-    pub(crate) fn memory_bytes(&self) -> usize {
-        self.bytes
     }
 }
 
@@ -173,7 +165,7 @@ mod tests {
         let mut capture = Capture::new(KEY, 2_000);
         for _ in 0..2 {
             (0..5).for_each(|_| capture.add(&request, 16));
-            assert!(capture.memory_bytes() <= 2_000);
+            assert!(capture.bytes <= 2_000);
             let (taken, missed) = capture.take();
             assert_eq!((taken.len(), missed), (2, 3));
         }

@@ -126,7 +126,7 @@ impl Feed<'_> {
         let shared = self.pools[home]
             .shared
             .as_ref()
-            .filter(|shared| shared.holder() == worker);
+            .filter(|shared| shared.holder == worker);
         let expires = shared.and_then(|shared| shared.expires(now));
         let member = self.fleet.member(worker);
         let awaited = if member.is_some_and(Member::hides_groups) {
@@ -149,7 +149,7 @@ impl Feed<'_> {
             bookings.confirmed(worker, depth, last, now, &mut self.pools.renewing());
         }
         let member = self.fleet.member(worker);
-        let feed = member.and_then(Member::feed);
+        let feed = member.and_then(|member| member.feed);
         if feed.is_some_and(FeedStatus::has_lost) {
             self.pools
                 .change(home, |blocks| blocks.fit_doubtful(worker));
@@ -253,9 +253,7 @@ impl Feed<'_> {
     fn fault(&mut self, message: Heard) -> Option<Fault> {
         let member = self.fleet.member(self.worker)?;
         let block_size = self.pools[self.home].block_size;
-        let too_many = member
-            .feed()
-            .and(member.sizes().too_many_tokens(block_size));
+        let too_many = member.feed.and(member.sizes().too_many_tokens(block_size));
         if too_many.is_some_and(|too_many| message.device_tokens >= too_many) {
             return Some(Fault::Capacity);
         }

@@ -114,11 +114,12 @@ pub enum News {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Health {
     /// Passed over until then.
-    out_until: Millis,
+    pub out_until: Millis,
     failures: u32,
-    /// Whether it is passed over because it pushed back.
-    rests: bool,
-    sleep: Sleep,
+    /// Whether it is passed over, if it is, because it pushed back and not because it failed.
+    pub rests: bool,
+    /// Whether its engine sleeps, by its report.
+    pub sleep: Sleep,
     /// Pages in a row without an answer, up to [`SILENT_PAGES`].
     silent_pages: u8,
     /// Whether it served while its page was silent, which then shows nothing.
@@ -129,34 +130,14 @@ pub(crate) struct Health {
     tries: u8,
     /// The one that tries it now.
     probe: Option<BookingId>,
-    /// No evidence is older.
-    since: Millis,
+    /// Its last sign of life, or the time of a restart: no evidence is older.
+    pub since: Millis,
 }
 
 impl Health {
-    /// Whether its engine sleeps, by its report.
-    pub fn sleep(&self) -> Sleep {
-        self.sleep
-    }
-
-    /// Its engine sleeps or wakes. Returns the state before.
-    pub fn set_sleep(&mut self, sleep: Sleep) -> Sleep {
-        std::mem::replace(&mut self.sleep, sleep)
-    }
-
     /// Whether the worker is passed over at `now`.
     pub fn is_out(&self, now: Millis) -> bool {
         now < self.out_until
-    }
-
-    /// Until when the worker is passed over.
-    pub fn out_until(&self) -> Millis {
-        self.out_until
-    }
-
-    /// Its last sign of life, or the time of a restart.
-    pub fn since(&self) -> Millis {
-        self.since
     }
 
     /// Why the worker is unreachable, if it is.
@@ -166,11 +147,6 @@ impl Health {
         } else {
             (self.give_ups >= GIVE_UPS).then_some(Silence::Tokens)
         }
-    }
-
-    /// Whether it is passed over, if it is, because it pushed back and not because it failed.
-    pub fn rests(&self) -> bool {
-        self.rests
     }
 
     /// A token came.

@@ -88,7 +88,7 @@ impl Fleet {
     /// Trust in the events of a worker, `None` for one without.
     #[must_use]
     pub fn feed(&self, worker: WorkerId) -> Option<FeedStatus> {
-        self.member(worker)?.feed()
+        self.member(worker)?.feed
     }
 
     /// The name of a current worker.
@@ -212,10 +212,10 @@ impl Fleet {
         let health = &mut member.health;
         let before = health.silence();
         change(health);
-        let (silence, until) = (health.silence(), health.out_until());
+        let (silence, until) = (health.silence(), health.out_until);
         self.out_until = until.max(self.out_until);
         if silence.is_some() != before.is_some() {
-            let all = self.current().map(|(_, member)| member.health.out_until());
+            let all = self.current().map(|(_, member)| member.health.out_until);
             self.out_until = all.max().unwrap_or_default();
             self.publish(id, News::Silence(silence));
         }
@@ -255,10 +255,11 @@ impl Fleet {
 
     /// An engine sleeps or wakes. Returns the state before, `None` for a worker that is gone.
     pub(crate) fn set_sleep(&mut self, id: WorkerId, sleep: Sleep) -> Option<Sleep> {
-        let before = self.current_mut(id)?.health.set_sleep(sleep);
+        let health = &mut self.current_mut(id)?.health;
+        let before = std::mem::replace(&mut health.sleep, sleep);
         let mut healths = self.members.iter().map(|member| &member.health);
         self.has_sleepers =
-            sleep != Sleep::Awake || healths.any(|health| health.sleep() != Sleep::Awake);
+            sleep != Sleep::Awake || healths.any(|health| health.sleep != Sleep::Awake);
         Some(before)
     }
 

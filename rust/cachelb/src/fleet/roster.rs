@@ -74,7 +74,8 @@ struct Lined {
 /// The workers at one time.
 #[derive(Debug, Clone)]
 pub struct Registered<T> {
-    version: u64,
+    /// Rises with every change.
+    pub version: u64,
     /// In order of registration; `None` where one was taken out.
     workers: Vec<Option<Arc<Worker<T>>>>,
     by_key: HashMap<Arc<str>, usize>,
@@ -93,12 +94,6 @@ impl<T> Registered<T> {
     #[must_use]
     pub fn worker(&self, key: &str) -> Option<&Arc<Worker<T>>> {
         self.workers[*self.by_key.get(key)?].as_ref()
-    }
-
-    /// Grows with every change.
-    #[must_use]
-    pub fn version(&self) -> u64 {
-        self.version
     }
 
     /// Whether every worker names the models it serves.

@@ -160,7 +160,8 @@ pub(crate) struct Member {
     pub healthy: bool,
     /// Whether it finishes its requests, and leaves.
     pub draining: bool,
-    feed: Option<FeedStatus>,
+    /// The state of its events, if they count.
+    pub feed: Option<FeedStatus>,
     announced: Announced,
     /// Its facts.
     pub profile: Profile,
@@ -219,16 +220,11 @@ impl Member {
     pub fn kept_out(&self) -> Eligibility {
         if self.health.silence().is_some() {
             Eligibility::Unreachable
-        } else if self.health.rests() {
+        } else if self.health.rests {
             Eligibility::PushingBack
         } else {
             Eligibility::Failing
         }
-    }
-
-    /// State of its events, `None` without.
-    pub fn feed(&self) -> Option<FeedStatus> {
-        self.feed
     }
 
     /// As [`Self::feed`], for blocks of `pool`: `None` too if events are about another one.

@@ -113,7 +113,7 @@ impl Gate {
     fn new(settings: GateSettings) -> Self {
         let mut queue = Queue::new(settings.order, settings.is_fair, settings.most);
         for &(tenant, weight) in &settings.weights {
-            queue.tenants_mut().set_weight(tenant, weight);
+            queue.tenants.set_weight(tenant, weight);
         }
         Self {
             queue,
@@ -136,7 +136,7 @@ impl Gate {
     /// Requests that wait, and their tokens.
     #[must_use]
     pub fn waiting(&self) -> (usize, u64) {
-        (self.queue.len(), self.queue.tokens())
+        (self.queue.len(), self.queue.tokens)
     }
 
     /// By band, the outcomes of its requests and how many wait.
@@ -351,7 +351,7 @@ impl Gates {
         let gate = gate.filter(|gate| gate.settings.is_fair)?;
         Some(Charged {
             gate: passage.gate,
-            tenant: gate.queue.tenants_mut().charge(passage.tenant, uncached),
+            tenant: gate.queue.tenants.charge(passage.tenant, uncached),
             output: 0,
         })
     }
@@ -368,7 +368,7 @@ impl Gates {
         if let Some(gate) = self.get_mut(charged.gate) {
             charged.output = charged.output.saturating_add(n);
             let cost = n.saturating_mul(OUTPUT_WEIGHT);
-            gate.queue.tenants_mut().charge(charged.tenant, cost);
+            gate.queue.tenants.charge(charged.tenant, cost);
         }
     }
 

@@ -123,7 +123,7 @@ fn for_class(workers: &[Taking<'_>], terms: &Usable) -> Vec<WorkerId> {
             left.retain(|worker| keeps(worker));
         }
     };
-    retain_some(|worker| worker.member.health.sleep() == Sleep::Awake);
+    retain_some(|worker| worker.member.health.sleep == Sleep::Awake);
     retain_some(|worker| !worker.fails);
     retain_some(|worker| !worker.is_vetoed);
     let free = left.into_iter().filter(|worker| worker.has_room);

@@ -401,7 +401,7 @@ impl Selector {
             return reports;
         }
         let out = self.fleet.current().filter_map(|(_, member)| {
-            let until = member.health.out_until();
+            let until = member.health.out_until;
             (now < until).then(|| until.0 - now.0)
         });
         out.chain(reports).min()
@@ -432,7 +432,7 @@ impl Selector {
         match (error, self.gates.get(gate)) {
             (Error::Overloaded { wait_ms, why }, Some(gate)) => {
                 #[expect(clippy::cast_sign_loss, reason = "not below 0")]
-                let drain_ms = self.drain_ms(gate, gate.queue.tokens()) as u64;
+                let drain_ms = self.drain_ms(gate, gate.queue.tokens) as u64;
                 let wait_ms = wait_ms.saturating_add(drain_ms);
                 Error::Overloaded { wait_ms, why }
             }

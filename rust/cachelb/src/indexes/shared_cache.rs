@@ -30,32 +30,17 @@ pub struct SharedTerms {
 /// The shared cache of a model.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SharedCache {
-    name: Box<str>,
-    holder: WorkerId,
-    terms: SharedTerms,
+    pub(crate) name: Box<str>,
+    /// Its id in the index.
+    pub(crate) holder: WorkerId,
+    pub(crate) terms: SharedTerms,
     pub(crate) seats: Seats,
 }
 
 impl SharedCache {
-    /// Its name.
-    #[must_use]
-    pub fn name(&self) -> &str {
-        &self.name
-    }
-
-    /// Its id in the index.
-    #[must_use]
-    pub fn holder(&self) -> WorkerId {
-        self.holder
-    }
-
     /// Whether the worker in `slot` reads it.
     pub(crate) fn serves(&self, slot: u32) -> bool {
         self.seats.has(slot)
-    }
-
-    pub(crate) fn loading(&self) -> Loading {
-        self.terms.loading
     }
 
     /// When a block expires that is announced at `now`.
@@ -85,11 +70,11 @@ impl Workers<'_> {
         if let Some(other) = s.pools[pool]
             .shared
             .as_ref()
-            .filter(|other| other.name() != name)
+            .filter(|other| *other.name != *name)
         {
             return Err(Error::BadOptions(format!(
                 "the model has the shared cache {:?}; remove it from `shared_caches` first",
-                other.name()
+                other.name
             )));
         }
         let known = s.fleet.find_shared(&registered(name));
@@ -149,7 +134,7 @@ impl Workers<'_> {
             if s.pools[id]
                 .shared
                 .as_ref()
-                .is_some_and(|shared| shared.holder() == holder)
+                .is_some_and(|shared| shared.holder == holder)
             {
                 s.pools[id].shared = None;
             }

@@ -23,7 +23,7 @@ impl<'a> SharedAnswer<'a> {
     /// `None` if it holds nothing.
     pub fn of(pool: &'a Pool) -> Option<Self> {
         let (cache, answer) = (pool.shared.as_ref()?, pool.answer()?);
-        let slot = cache.holder().slot;
+        let slot = cache.holder.slot;
         let held = answer.segments(slot);
         (!held.is_empty()).then_some(Self {
             answer,
@@ -36,7 +36,7 @@ impl<'a> SharedAnswer<'a> {
     fn blocks(&self) -> SharedBlocks<'_> {
         SharedBlocks {
             held: &self.held,
-            loading: self.cache.loading(),
+            loading: self.cache.terms.loading,
         }
     }
 

@@ -302,7 +302,7 @@ impl Step<'_, '_> {
         if fleet.has_sleepers {
             let sleeps = |row: &Candidate| {
                 let member = fleet.at(row.slot);
-                member.is_some_and(|member| member.health.sleep() != Sleep::Awake)
+                member.is_some_and(|member| member.health.sleep != Sleep::Awake)
             };
             for offer in rows.retain_some(|row| !sleeps(row)) {
                 offers.set_eligibility(offer as usize, Eligibility::Asleep);
@@ -354,7 +354,7 @@ pub(crate) fn condition(
     now: Millis,
 ) -> Eligibility {
     match member.condition() {
-        Eligibility::Candidate if member.health.sleep() != Sleep::Awake => Eligibility::Asleep,
+        Eligibility::Candidate if member.health.sleep != Sleep::Awake => Eligibility::Asleep,
         Eligibility::Candidate if member.health.is_out(now) => member.kept_out(),
         Eligibility::Candidate if report.is_some_and(|report| is_vetoed(report, settings, now)) => {
             Eligibility::Vetoed

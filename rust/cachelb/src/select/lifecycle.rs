@@ -84,7 +84,7 @@ impl Selector {
         let Some(member) = self.fleet.member(worker) else {
             return false;
         };
-        let (book, since) = (&self.bookings.book, member.health.since());
+        let (book, since) = (&self.bookings.book, member.health.since);
         let waited = book.overdue(id, since, now, self.settings.max_report_age_ms);
         waited.is_some_and(is_overdue)
     }
@@ -95,7 +95,7 @@ impl Selector {
             return;
         };
         let member = self.fleet.member(worker);
-        let since = member.map_or(Millis(0), |member| member.health.since());
+        let since = member.map_or(Millis(0), |member| member.health.since);
         match self
             .failing_prompts
             .failed(mark, (worker, since), blame, now)
@@ -107,7 +107,7 @@ impl Selector {
             Verdict::Excused(blamed) => {
                 for each in blamed {
                     self.fleet.change_health(each.worker, |health| {
-                        if health.since() <= each.at {
+                        if health.since <= each.at {
                             health.excuse(each.blame, breaker);
                         }
                     });
@@ -127,7 +127,7 @@ impl Selector {
         };
         for each in self.failing_prompts.answered(mark) {
             self.fleet.change_health(each.worker, |health| {
-                if health.since() <= each.at {
+                if health.since <= each.at {
                     health.blame(each.blame, breaker, now);
                 }
             });

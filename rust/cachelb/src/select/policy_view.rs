@@ -104,8 +104,9 @@ impl Column {
 #[derive(Debug)]
 pub struct Survey {
     /// Offer of each row.
-    offers: Box<[u32]>,
-    cells: Box<[u64]>,
+    pub offers: Box<[u32]>,
+    /// All columns, one after another in the order of [`Column::ALL`], each as long as there are rows.
+    pub cells: Box<[u64]>,
     /// Seeds the outside decision's generator.
     pub seed: u64,
     /// As `seed`, for each policy that decides beside the first.
@@ -113,25 +114,6 @@ pub struct Survey {
 }
 
 impl Survey {
-    /// The offer of each row.
-    #[must_use]
-    pub fn offers(&self) -> &[u32] {
-        &self.offers
-    }
-
-    /// All columns, one after another in the order of [`Column::ALL`], each as long as there are rows.
-    #[must_use]
-    pub fn cells(&self) -> &[u64] {
-        &self.cells
-    }
-
-    /// The cells of one column.
-    #[must_use]
-    pub fn column(&self, column: Column) -> &[u64] {
-        let rows = self.offers.len();
-        &self.cells[column as usize * rows..][..rows]
-    }
-
     /// Copies out the columns of the candidates of `request`. Changes nothing that a later call could notice.
     ///
     /// # Errors
@@ -188,6 +170,13 @@ mod tests {
         tests::offers(&["a", "b", "c"])
     }
 
+    impl Survey {
+        fn column(&self, column: Column) -> &[u64] {
+            let rows = self.offers.len();
+            &self.cells[column as usize * rows..][..rows]
+        }
+    }
+
     fn floats(survey: &Survey, column: Column) -> Vec<f64> {
         let cells = survey.column(column).iter();
         cells.map(|cell| f64::from_bits(*cell)).collect()
@@ -218,7 +207,7 @@ mod tests {
         };
         s.select(&mut offers(), &pinned).unwrap();
         let survey = Survey::of(&mut s, &mut offers(), &request).unwrap();
-        assert_eq!(survey.offers(), [0, 1, 2]);
+        assert_eq!(*survey.offers, [0, 1, 2]);
         assert_eq!(survey.column(Column::Inflight), [0, 1, 0]);
         assert_eq!(survey.column(Column::PendingPrefillTokens), [0, 40, 0]);
         assert_eq!(survey.column(Column::DpRank), [u64::MAX; 3]);

@@ -235,7 +235,7 @@ impl Step<'_, '_> {
                 member.condition() != Eligibility::NotReady
                     && !member.profile.is_shared_cache
                     && !member.health.is_out(request.now)
-                    && member.health.sleep() == Sleep::Awake
+                    && member.health.sleep == Sleep::Awake
                     && (member.feed_in(request.pool))
                         .is_some_and(|feed| feed.state == FeedState::Live)
                     && sizes(member) == per_block

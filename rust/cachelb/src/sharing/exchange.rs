@@ -68,7 +68,7 @@ impl Sharing {
     /// receives it later than others, by `sent_us` of any clock of this router, is behind. `None` while entries wait.
     #[must_use]
     pub fn heartbeat(&self, sent_us: u64) -> Option<Vec<u8>> {
-        let (waiting, next) = (self.journal.waiting() > 0, self.journal.next());
+        let (waiting, next) = (self.journal.waiting > 0, self.journal.next());
         let sent = sent_us.to_le_bytes();
         (!waiting).then(|| self.message(Kind::Heartbeat, next, 0, &sent))
     }
@@ -76,14 +76,14 @@ impl Sharing {
     /// Whether an entry waits that others pick workers by.
     #[must_use]
     pub fn urgent(&self) -> bool {
-        self.journal.urgent()
+        self.journal.urgent
     }
 
     /// Counters.
     #[must_use]
     pub fn counters(&self) -> SharingCounters {
         SharingCounters {
-            dropped: self.journal.dropped(),
+            dropped: self.journal.dropped,
             crowded: self.peers.crowded,
             ..self.counters
         }

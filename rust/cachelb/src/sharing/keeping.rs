@@ -124,7 +124,8 @@ fn lasts(entry: &Entry<'_>) -> bool {
 /// A kept state, read and checked to the last byte.
 #[derive(Debug, Clone)]
 pub struct Kept<'a> {
-    written_ms: u64,
+    /// When it was written, in milliseconds of the Unix epoch.
+    pub(super) written_ms: u64,
     entries: Entries<'a>,
     fingerprints: Vec<u64>,
     /// Workers, and how often their caches were lost.
@@ -173,12 +174,6 @@ impl<'a> Kept<'a> {
             }
         }
         Ok(kept)
-    }
-
-    /// When it was kept, in milliseconds of 1970.
-    #[must_use]
-    pub fn kept_ms(&self) -> u64 {
-        self.written_ms
     }
 
     /// Names of the workers.

@@ -257,9 +257,9 @@ impl Sharing {
 
     /// Heap bytes, about.
     pub(crate) fn memory_bytes(&self) -> usize {
-        self.journal.waiting()
+        self.journal.waiting
             + self.epochs.bytes
-            + self.peers.memory_bytes()
+            + self.peers.bytes
             + self.words.as_ref().map_or(0, Register::memory_bytes)
     }
 }

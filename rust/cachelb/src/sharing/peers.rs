@@ -75,7 +75,7 @@ pub(super) struct Peers {
     /// Bytes that one router may have here.
     pub limit: usize,
     /// Bytes that all have.
-    bytes: usize,
+    pub bytes: usize,
     /// Times that a router, or all of them together, had as much here as is kept.
     pub crowded: u64,
 }
@@ -199,11 +199,6 @@ impl Peers {
                 remote.booked = remote.booked.filter(|id| !is_gone(id));
             }
         }
-    }
-
-    /// Bytes that all have.
-    pub fn memory_bytes(&self) -> usize {
-        self.bytes
     }
 
     /// Recounts the bytes of every router.

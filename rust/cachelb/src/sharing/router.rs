@@ -82,7 +82,7 @@ impl<T: Clone + Send + Sync> Registry<T> {
     /// # Errors
     /// [`Error::Snapshot`] if it is damaged.
     pub fn written_ms(&self, bytes: &[u8]) -> Result<u64> {
-        Ok(Kept::read(bytes, self.hash_seed())?.kept_ms())
+        Ok(Kept::read(bytes, self.hash_seed())?.written_ms)
     }
 
     /// Restores the blocks of the registered workers from a snapshot; they count for `ttl_ms`. It is checked as a whole
@@ -109,7 +109,7 @@ impl<T: Clone + Send + Sync> Registry<T> {
             workers,
             unknown_workers: kept.workers().count() - workers,
             unknown_models: restoring.unknown_models,
-            written_ms: kept.kept_ms(),
+            written_ms: kept.written_ms,
         })
     }
 

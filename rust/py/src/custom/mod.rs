@@ -55,13 +55,13 @@ impl Custom {
         registered: &Arc<Registered>,
     ) -> PyResult<Pinned> {
         let fleet = FleetView::new(Arc::clone(survey), Arc::clone(registered));
-        let rows = survey.offers().len();
+        let rows = survey.offers.len();
         let answer = self
             .policy
             .call_method1(py, intern!(py, "choose"), (request, fleet))
             .and_then(|answer| read_answer(answer.bind(py), rows));
         match answer {
-            Ok((row, reason)) => Ok(Some((survey.offers()[row], reason))),
+            Ok((row, reason)) => Ok(Some((survey.offers[row], reason))),
             Err(error) if error.is_instance_of::<PyException>(py) => {
                 let error = error.into_value(py);
                 self.watched

@@ -156,7 +156,7 @@ impl FleetView {
         py: Python<'py>,
         value: impl Fn(usize) -> T,
     ) -> PyResult<Bound<'py, PyTuple>> {
-        let offers = self.survey.offers().iter();
+        let offers = self.survey.offers.iter();
         let values: Vec<T> = offers.map(|offer| value(*offer as usize)).collect();
         PyTuple::new(py, values)
     }
@@ -204,7 +204,7 @@ impl FleetView {
             .get_or_try_init(py, || Py::new(py, Memory(Arc::clone(&self.survey))))?;
         let (from_buffer, whole, float) = numpy(py)?;
         let dtype = if column.is_whole() { whole } else { float };
-        let rows = self.survey.offers().len();
+        let rows = self.survey.offers.len();
         let offset = column as usize * rows * size_of::<u64>();
         from_buffer.bind(py).call1((memory, dtype, rows, offset))
     }
@@ -224,11 +224,11 @@ impl FleetView {
     }
 
     fn __len__(&self) -> usize {
-        self.survey.offers().len()
+        self.survey.offers.len()
     }
 
     fn __repr__(&self) -> String {
-        format!("<FleetView candidates={}>", self.survey.offers().len())
+        format!("<FleetView candidates={}>", self.survey.offers.len())
     }
 
     /// Names of the columns.

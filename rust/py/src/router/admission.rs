@@ -86,7 +86,7 @@ impl Entry {
 
 impl Drop for Entry {
     fn drop(&mut self) {
-        (self.engine).held(|selector| selector.gates_mut().remove(self.id));
+        (self.engine).held(|selector| selector.gates.remove(self.id));
     }
 }
 
@@ -155,7 +155,7 @@ impl AdmissionGate {
         work: impl FnOnce(&mut Gate) -> T + Send,
     ) -> PyResult<T> {
         let (id, settings) = (self.entry.id, &self.entry.settings);
-        let open = |selector: &mut Selector| work(selector.gates_mut().open(id, settings));
+        let open = |selector: &mut Selector| work(selector.gates.open(id, settings));
         self.entry.engine.locked(py, open)
     }
 

@@ -31,7 +31,7 @@ impl Fleet {
     ) -> PyResult<()> {
         let changing = self.change(py);
         let is_new = self.engine.locked(py, |selector| {
-            let capture = selector.capture_mut();
+            let capture = &mut selector.capture;
             let is_new = capture.is_none();
             capture.get_or_insert_with(|| Capture::new(NamespaceKey::new(key), max_bytes));
             is_new
@@ -48,8 +48,8 @@ impl Fleet {
     /// Decisions since the last call as `(id, units, block_size, session, tenant, blocks)`, and how many were left out.
     fn captured<'py>(&self, py: Python<'py>) -> PyResult<(Bound<'py, PyList>, u64)> {
         let taken = self.engine.locked(py, |selector| {
-            let capture = selector.capture_mut().as_mut()?;
-            Some((capture.key(), capture.take()))
+            let capture = selector.capture.as_mut()?;
+            Some((capture.key, capture.take()))
         })?;
         let rows = PyList::empty(py);
         let Some((key, (prompts, missed))) = taken else {
@@ -76,9 +76,7 @@ impl Fleet {
     /// Ends the capture. Idempotent.
     fn stop_capture(&self, py: Python<'_>) -> PyResult<()> {
         let changing = self.change(py);
-        let ended = self
-            .engine
-            .locked(py, |selector| selector.capture_mut().take())?;
+        let ended = self.engine.locked(py, |selector| selector.capture.take())?;
         // Also in the child of a fork, where the capture is gone already.
         self.hash_blocks(false);
         drop(changing);

@@ -116,7 +116,7 @@ impl Fleet {
                     ("memory_bytes", selector.memory_bytes()),
                 ],
                 index_blocks: pools.block_count(None),
-                bands: selector.gates().tallies(),
+                bands: selector.gates.tallies(),
             }
         })?;
         let counted = copied.counters;

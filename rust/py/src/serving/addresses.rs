@@ -49,7 +49,7 @@ impl Addresses {
     /// the log has a line.
     pub fn of(&self, registered: &Registered) -> PyResult<Arc<Known>> {
         let before = Arc::clone(&lock(&self.now));
-        let version = registered.version();
+        let version = registered.version;
         if before.version() == Some(version) {
             return Ok(before);
         }

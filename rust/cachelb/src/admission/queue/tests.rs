@@ -175,22 +175,22 @@ proptest! {
                     prop_assert_eq!(found, expected);
                     if let Some((entry, _)) = found.and_then(|ticket| queue.remove(ticket)) {
                         model.waiting.retain(|(ticket, _)| Some(*ticket) != found);
-                        queue.tenants_mut().charge(entry.tenant, entry.tokens);
+                        queue.tenants.charge(entry.tenant, entry.tokens);
                         model.charge(entry.tenant, entry.tokens);
                     }
                 }
                 Step::Charge(tenant, tokens) => {
-                    queue.tenants_mut().charge(Tenant(tenant), tokens);
+                    queue.tenants.charge(Tenant(tenant), tokens);
                     model.charge(Tenant(tenant), tokens);
                 }
                 Step::Weigh(tenant, weight) => {
-                    queue.tenants_mut().set_weight(Tenant(tenant), weight);
+                    queue.tenants.set_weight(Tenant(tenant), weight);
                     model.weights.insert(Tenant(tenant), weight);
                 }
                 Step::Elapse(ms) => now.0 += ms,
             }
             let tokens: u64 = model.waiting.iter().map(|(_, one)| one.tokens).sum();
-            prop_assert_eq!((queue.len(), queue.tokens()), (model.waiting.len(), tokens));
+            prop_assert_eq!((queue.len(), queue.tokens), (model.waiting.len(), tokens));
             for priority in -2..3 {
                 let above = model.waiting.iter().filter(|(_, one)| one.priority >= priority);
                 let sum = above.clone().map(|(_, one)| one.tokens).sum();
@@ -229,9 +229,9 @@ fn a_release_costs_no_more_with_many_that_wait() {
     };
     while let Some(next) = queue.next(Millis(0), |_| true, &mut look) {
         let (entry, ()) = queue.remove(next).expect("waits");
-        queue.tenants_mut().charge(entry.tenant, 1);
+        queue.tenants.charge(entry.tenant, 1);
     }
-    assert_eq!((looked, queue.len(), queue.tokens()), (100_000, 0, 0));
+    assert_eq!((looked, queue.len(), queue.tokens), (100_000, 0, 0));
     assert!(queue.bands.is_empty() && queue.entries.is_empty());
 }
 
@@ -262,11 +262,11 @@ fn more_tenants_than_there_are_counters_share_one_and_named_ones_keep_their_weig
     let named = Tenant(1);
     for is_waiting in [false, true] {
         let mut queue = Queue::new(Order::Fcfs, true, usize::MAX);
-        queue.tenants_mut().set_weight(named, 4.0);
+        queue.tenants.set_weight(named, 4.0);
         let mut tickets = Vec::new();
         for n in 1..=ALL {
             tickets.push(queue.push(entry(n, n, 0), ()));
-            let charged = queue.tenants_mut().charge(Tenant(n), n);
+            let charged = queue.tenants.charge(Tenant(n), n);
             if is_waiting {
                 let is_own = n <= tenants::MOST as u64;
                 assert_eq!(charged, if is_own { Tenant(n) } else { OTHERS });
@@ -293,7 +293,7 @@ fn more_tenants_than_there_are_counters_share_one_and_named_ones_keep_their_weig
             0.0
         };
         assert!(is_served(&queue, named, before));
-        queue.tenants_mut().charge(named, 400);
+        queue.tenants.charge(named, 400);
         assert!(is_served(&queue, named, before + 100.0));
         // Each joined and each leaves, whosever counter it goes by.
         for ticket in tickets {

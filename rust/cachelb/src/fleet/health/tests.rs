@@ -48,7 +48,7 @@ fn consecutive_failures_trip_it_and_one_more_trips_it_again() {
     assert!(!health.is_out(Millis(5_002)), "one may try");
     health.blame(FAILURE, BREAKER, Millis(5_010));
     assert!(health.is_out(Millis(10_009)));
-    assert!(!health.rests());
+    assert!(!health.rests);
 }
 
 #[test]
@@ -81,7 +81,7 @@ fn backpressure_passes_by_without_counting() {
         health.pushed_back(BREAKER.backpressure_ms, Millis(100));
     }
     assert!(health.is_out(Millis(599)) && !health.is_out(Millis(600)));
-    assert!(health.rests());
+    assert!(health.rests);
     health.blame(FAILURE, BREAKER, Millis(700));
     assert!(!health.is_out(Millis(700)));
 }
@@ -93,14 +93,14 @@ fn a_rest_outlasts_answers_and_is_not_taken_for_failures() {
     health.answered(Millis(0));
     health.is_there(BREAKER);
     assert!(health.is_out(Millis(8_999)));
-    assert!(health.rests());
+    assert!(health.rests);
     for at in 1..4 {
         health.blame(FAILURE, BREAKER, Millis(at));
     }
     assert!(health.is_out(Millis(8_999)), "it fails");
-    assert!(!health.rests());
+    assert!(!health.rests);
     health.pushed_back(500, Millis(4));
-    assert!(!health.rests(), "it still fails");
+    assert!(!health.rests, "it still fails");
     health.answered(Millis(5));
     assert!(!health.is_out(Millis(5)));
 }
@@ -137,10 +137,10 @@ fn one_request_at_a_time_tries_it_after_pauses_that_double() {
     let (mut health, mut now) = (blamed(GIVE_UP, 0..2), 0);
     for (entry, pause_ms) in (0..).zip([20_000, 40_000, 80_000, 160_000, 160_000]) {
         assert_eq!(
-            health.out_until().0.saturating_sub(now),
+            health.out_until.0.saturating_sub(now),
             pause_ms + u64::from(now == 0)
         );
-        now = health.out_until().0;
+        now = health.out_until.0;
         health.tried(id(entry), BREAKER, Millis(now));
         assert!(
             health.is_out(Millis(now + PROBE_MS - 1)),
@@ -156,8 +156,8 @@ fn one_request_at_a_time_tries_it_after_pauses_that_double() {
         );
         now += 8_000;
     }
-    health.tried(id(7), BREAKER, health.out_until());
-    let left = health.out_until().0 - PROBE_MS + 10;
+    health.tried(id(7), BREAKER, health.out_until);
+    let left = health.out_until.0 - PROBE_MS + 10;
     health.ended(id(7), (Ending::Cancelled, false), BREAKER, Millis(left));
     assert!(
         !health.is_out(Millis(left)),
@@ -351,7 +351,7 @@ proptest! {
                 prop_assert!(!health.is_out(at));
             }
             // While its page is silent too, the pause grows to 32 times the first one.
-            prop_assert!(health.out_until().0 <= now + PROBE_MS.max(32 * 20_000));
+            prop_assert!(health.out_until.0 <= now + PROBE_MS.max(32 * 20_000));
         }
     }
 }

@@ -71,7 +71,7 @@ impl Door {
         };
         let pool = PoolSettings::new(rule, 16, Placements::default());
         let mut selector = with_workers(registered, pool, names);
-        selector.gates_mut().open(GATE, settings);
+        selector.gates.open(GATE, settings);
         Self {
             selector,
             called: Arc::default(),
@@ -167,7 +167,7 @@ impl Door {
     }
 
     pub fn gate(&self) -> &Gate {
-        self.selector.gates().get(GATE).expect("open")
+        self.selector.gates.get(GATE).expect("open")
     }
 
     /// A request goes at once.

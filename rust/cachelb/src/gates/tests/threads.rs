@@ -34,7 +34,7 @@ macro_rules! shared {
             fn call_next(&self, is_event: bool) {
                 let mut door = self.door.lock().expect("sound");
                 let called = door.selector.call_next(is_event, Millis(0));
-                let waiting = door.selector.gates().waiting();
+                let waiting = door.selector.gates.waiting();
                 self.waiting.store(waiting, Ordering::SeqCst);
                 drop(door);
                 called.wake();

@@ -154,8 +154,7 @@ impl Side {
                 }
                 let before = offers.ruled_out();
                 let survey = Survey::of(s, offers, &request);
-                let shown =
-                    survey.map(|survey| (survey.offers().to_vec(), survey.cells().to_vec()));
+                let shown = survey.map(|survey| (survey.offers.to_vec(), survey.cells.to_vec()));
                 offers.restore(&before);
                 let seen = s.preview(offers, &request);
                 offers.restore(&before);

@@ -26,13 +26,13 @@ pub struct Journal {
     full: VecDeque<Part>,
     open: Part,
     /// Bytes of all of them.
-    waiting: usize,
+    pub waiting: usize,
     /// One of them is more than a first token or an end.
-    urgent: bool,
+    pub urgent: bool,
     /// Most bytes kept.
     limit: usize,
     /// Entries dropped before they were taken.
-    dropped: u64,
+    pub dropped: u64,
 }
 
 impl Journal {
@@ -97,24 +97,6 @@ impl Journal {
     pub fn next(&self) -> u64 {
         self.open.first + u64::from(self.open.count)
     }
-
-    /// Entries that were dropped before they were taken.
-    #[must_use]
-    pub fn dropped(&self) -> u64 {
-        self.dropped
-    }
-
-    /// Whether an entry waits that others pick workers by: any but first tokens and ends, which take load away.
-    #[must_use]
-    pub fn urgent(&self) -> bool {
-        self.urgent
-    }
-
-    /// Bytes of entries that wait.
-    #[must_use]
-    pub fn waiting(&self) -> usize {
-        self.waiting
-    }
 }
 
 #[cfg(test)]
@@ -138,9 +120,9 @@ mod tests {
         say(&mut journal, 0..3);
         assert_eq!(numbers(&mut journal), [(0, 3)]);
         say(&mut journal, 0..13);
-        assert_eq!((journal.dropped(), journal.waiting()), (10, 6));
+        assert_eq!((journal.dropped, journal.waiting), (10, 6));
         assert_eq!(numbers(&mut journal), [(13, 3)]);
-        assert_eq!((journal.next(), journal.waiting()), (16, 0));
+        assert_eq!((journal.next(), journal.waiting), (16, 0));
         assert_eq!(numbers(&mut journal), []);
     }
 
@@ -150,11 +132,11 @@ mod tests {
         say(&mut journal, 0..3);
         let closed = |failed| Entry::Closed { key: 1, failed };
         journal.say(closed(false), &[]);
-        assert!(!journal.urgent());
+        assert!(!journal.urgent);
         journal.say(closed(true), &[]);
         journal.cut();
         journal.say(closed(false), &[]);
-        assert_eq!((numbers(&mut journal).len(), journal.urgent()), (2, false));
+        assert_eq!((numbers(&mut journal).len(), journal.urgent), (2, false));
     }
 
     #[test]
@@ -166,7 +148,7 @@ mod tests {
         journal.cut();
         say(&mut journal, 0..2);
         assert_eq!(numbers(&mut journal), [(0, 3), (3, 2)]);
-        assert_eq!((journal.next(), journal.waiting()), (5, 0));
+        assert_eq!((journal.next(), journal.waiting), (5, 0));
     }
 
     #[test]
@@ -181,6 +163,6 @@ mod tests {
             assert!(count as usize <= PART / 2);
             next += u64::from(count);
         }
-        assert_eq!((next, journal.waiting()), (100_000, 0));
+        assert_eq!((next, journal.waiting), (100_000, 0));
     }
 }

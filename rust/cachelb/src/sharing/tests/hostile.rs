@@ -156,7 +156,7 @@ fn a_router_has_so_many_bytes_and_has_them_again_once_bookings_end() {
     selector.validate().unwrap();
     assert_eq!(selector.sharing().unwrap().origins()[0].1, 0);
     assert_eq!(loads(&selector)["a"].0, 0);
-    let heard = selector.sharing().unwrap().peers.memory_bytes();
+    let heard = selector.sharing().unwrap().peers.bytes;
     assert!(heard < LIMIT / 4, "{heard}");
 }
 
@@ -293,7 +293,7 @@ proptest! {
             }
             selector.validate().unwrap();
             let sharing = selector.sharing.as_ref().unwrap();
-            prop_assert!(sharing.peers.memory_bytes() <= ALL_ORIGINS * LIMIT);
+            prop_assert!(sharing.peers.bytes <= ALL_ORIGINS * LIMIT);
             prop_assert!(sharing.peers.by_origin.values().all(|peer| peer.bytes() <= LIMIT));
             prop_assert!(sharing.epochs.bytes <= LIMIT + 4 * 200);
         }

@@ -62,7 +62,7 @@ fn a_router_that_starts_later_knows_what_workers_hold_and_no_request() {
     let open = ask(&mut a, &prompt(9, 3, 1, 40), 100);
     let told = tell(&mut a);
     let bytes = keep(&mut a);
-    assert_eq!(Kept::read(&bytes, SEED).unwrap().kept_ms(), 5);
+    assert_eq!(Kept::read(&bytes, SEED).unwrap().written_ms, 5);
     for shares in [false, true] {
         let mut b = router(2, 1000);
         if !shares {

@@ -219,7 +219,7 @@ impl<T> Queue<T> {
         let mut left = SCANNED;
         for band in self.bands.values_mut() {
             let mut at = None;
-            while let Some(found) = band.ranking.next(&self.tenants, at) {
+            while let Some(found) = band.ranking.next(&self.tenants.accounts, at) {
                 at = Some(found);
                 let mut heads = Vec::new();
                 for (class, lane) in band.lanes_of(found.1) {

@@ -21,7 +21,7 @@ pub(super) const MOST: usize = 10_000;
 type Served = u64;
 
 #[derive(Debug, Clone, Copy, Default)]
-struct Account {
+pub(super) struct Account {
     served: f64,
     waiting: usize,
 }
@@ -29,7 +29,7 @@ struct Account {
 /// The counters.
 #[derive(Debug, Default)]
 pub struct Tenants {
-    accounts: HashMap<Tenant, Account>,
+    pub(super) accounts: HashMap<Tenant, Account>,
     /// Weights other than 1.
     weights: HashMap<Tenant, f64>,
     /// Those that wait.
@@ -69,7 +69,7 @@ impl Tenants {
     /// A request of a tenant begins to wait. Returns the tenant whose counter it goes by.
     pub(super) fn join(&mut self, tenant: Tenant) -> Tenant {
         let tenant = self.accounted(tenant);
-        let least = Self::first(&self.accounts, &mut self.waiting);
+        let least = self.waiting.next(&self.accounts, None);
         let account = self.accounts.entry(tenant).or_default();
         if account.waiting == 0 {
             let least = least.map_or(0.0, |(least, _)| f64::from_bits(least));
@@ -101,7 +101,7 @@ impl Tenants {
         }
         let mut own = tenant;
         if self.accounts.len() >= MOST {
-            match Self::first(&self.accounts, &mut self.idle) {
+            match self.idle.next(&self.accounts, None) {
                 Some((_, least)) => {
                     self.idle.remove(least);
                     self.accounts.remove(&least);
@@ -114,13 +114,6 @@ impl Tenants {
             self.idle.add(own, 0.0);
         }
         own
-    }
-
-    fn first(
-        accounts: &HashMap<Tenant, Account>,
-        ranking: &mut Ranking,
-    ) -> Option<(Served, Tenant)> {
-        ranking.after(accounts, None)
     }
 }
 
@@ -144,16 +137,8 @@ impl Ranking {
         }
     }
 
-    /// The next in order behind `after`.
+    /// The next in order behind `after`, the first without it.
     pub fn next(
-        &mut self,
-        tenants: &Tenants,
-        after: Option<(Served, Tenant)>,
-    ) -> Option<(Served, Tenant)> {
-        self.after(&tenants.accounts, after)
-    }
-
-    fn after(
         &mut self,
         accounts: &HashMap<Tenant, Account>,
         after: Option<(Served, Tenant)>,

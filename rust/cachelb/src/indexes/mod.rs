@@ -20,7 +20,6 @@ use std::ops::{Index, IndexMut};
 use cachelb_core::block_tracker::{Depths, Store};
 use cachelb_core::error::Result;
 use cachelb_core::ids::{Medium, Millis, SequenceHash, WorkerId};
-use cachelb_core::index::IndexStats;
 #[cfg(feature = "learned")]
 use cachelb_policy::LearnedStats;
 use cachelb_policy::Rule;
@@ -266,14 +265,7 @@ impl Pools {
             sum.removed += lost.removed;
             sum.cleared += lost.cleared;
             sum.failed += lost.failed;
-            sum.index = IndexStats {
-                evicted: sum.index.evicted + lost.index.evicted,
-                displaced: sum.index.displaced + lost.index.displaced,
-                expired: sum.index.expired + lost.index.expired,
-                orphans: sum.index.orphans + lost.index.orphans,
-                conflicts: sum.index.conflicts + lost.index.conflicts,
-                unknown_removals: sum.index.unknown_removals + lost.index.unknown_removals,
-            };
+            sum.index.merge(&lost.index);
         }
         sum
     }

@@ -31,21 +31,23 @@ pub use held::Held;
 use nodes::{Node, Nodes};
 use validate::Recount;
 
-/// Counters since an index was made.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct IndexStats {
-    /// Blocks evicted to keep within a capacity, or on request.
-    pub evicted: u64,
-    /// Blocks evicted to keep within a number of bytes.
-    pub displaced: u64,
-    /// Blocks whose time to live ended.
-    pub expired: u64,
-    /// Stores dropped because their parent is unknown.
-    pub orphans: u64,
-    /// Chains cut short at a hash that is already stored behind another parent.
-    pub conflicts: u64,
-    /// Removals of blocks the worker did not hold.
-    pub unknown_removals: u64,
+crate::counted! {
+    /// Counters since an index was made.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+    pub struct IndexStats {
+        /// Blocks evicted to keep within a capacity, or on request.
+        pub evicted: u64,
+        /// Blocks evicted to keep within a number of bytes.
+        pub displaced: u64,
+        /// Blocks whose time to live ended.
+        pub expired: u64,
+        /// Stores dropped because their parent is unknown.
+        pub orphans: u64,
+        /// Chains cut short at a hash that is already stored behind another parent.
+        pub conflicts: u64,
+        /// Removals of blocks the worker did not hold.
+        pub unknown_removals: u64,
+    }
 }
 
 /// The units of a tree, their storage, and how nodes are found.

@@ -9,6 +9,7 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 pub use store::{Depths, Lookup, Origin, Store};
 
+use crate::collections::slot_mut;
 use crate::error::{Error, Result};
 use crate::hashing::{DEFAULT_SEED, Hasher, Scheme};
 use crate::ids::{Medium, Millis, SequenceHash, WorkerId};
@@ -161,12 +162,8 @@ impl BlockTracker {
 
 impl State {
     fn join(&mut self, id: WorkerId, name: &str, seed: u64) {
-        let slot = id.slot as usize;
-        if self.members.len() <= slot {
-            self.members.resize(slot + 1, None);
-        }
         let tie = xxh3_64_with_seed(name.as_bytes(), seed);
-        self.members[slot] = Some(Member {
+        *slot_mut(&mut self.members, id.slot) = Some(Member {
             generation: id.generation,
             tie,
         });

@@ -16,6 +16,7 @@ use std::hash::Hash;
 use std::sync::Arc;
 
 use crate::collections::shared_slice::SharedSlice;
+use crate::collections::slot_mut;
 use crate::ids::WorkerId;
 use paths::{Paths, Stretch};
 
@@ -112,10 +113,7 @@ impl<U: Copy + Eq + Hash> Owners<U> {
                 return Ticket::default();
             }
         }
-        if slot >= self.slots.len() {
-            self.slots.resize_with(slot + 1, Paths::default);
-        }
-        if self.slots[slot].units + length > self.capacity {
+        if slot_mut(&mut self.slots, worker.slot).units + length > self.capacity {
             self.retire(worker.slot, length);
         }
         let node = self.slots[slot].add(namespace, path, length, held);

@@ -1,5 +1,6 @@
 //! First tokens that are reported late: work that is done in that time still counts as pending here.
 
+use cachelb_core::collections::slot_mut;
 use cachelb_core::ids::{Millis, WorkerId};
 
 /// Milliseconds over which the rate of first tokens is averaged.
@@ -42,11 +43,7 @@ impl Late {
         if self.lag_ms <= 0.0 {
             return;
         }
-        let slot = worker.slot as usize;
-        if slot >= self.rates.len() {
-            self.rates.resize(slot + 1, Rate::default());
-        }
-        let rate = &mut self.rates[slot];
+        let rate = slot_mut(&mut self.rates, worker.slot);
         if rate.generation != worker.generation {
             *rate = Rate::default();
         }

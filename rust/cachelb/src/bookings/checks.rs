@@ -12,6 +12,7 @@
 //! A few requests of each worker have a promise at once, and the latest answers are kept as bits. If a worker never
 //! reported a cached token, zeros mean that it does not report.
 
+use cachelb_core::collections::slot_mut;
 use cachelb_core::ids::{Millis, SequenceHash, WorkerId};
 use cachelb_core::load::BookingId;
 
@@ -235,19 +236,15 @@ impl Bookings {
         prompt_tokens: u64,
         sizes: Sizes,
     ) {
-        let workers = &mut self.checks.workers;
-        let slot = worker.slot as usize;
-        if slot >= workers.len() {
-            workers.resize_with(slot + 1, Checked::default);
-        }
-        if workers[slot].generation != worker.generation {
-            workers[slot] = Checked {
+        let checked = slot_mut(&mut self.checks.workers, worker.slot);
+        if checked.generation != worker.generation {
+            *checked = Checked {
                 generation: worker.generation,
                 ..Checked::default()
             };
         }
         let promised = length.saturating_sub(sizes.above) as u64;
-        let is_full = workers[slot].promises >= PROMISED;
+        let is_full = checked.promises >= PROMISED;
         if is_full || promised * sizes.own <= sizes.slack {
             return;
         }
@@ -261,7 +258,7 @@ impl Bookings {
             found: None,
             sizes,
         });
-        self.checks.workers[slot].promises += 1;
+        self.checks.workers[worker.slot as usize].promises += 1;
     }
 
     /// An event of the worker gave up the block `hash`, `depth` blocks below the root, or, unless `is_gone`, the mark on it.

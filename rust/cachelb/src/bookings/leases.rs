@@ -10,6 +10,7 @@
 //! An owner that never reports is waited for a bounded time. A worker has events in one model, so its leases are all of
 //! that model.
 
+use cachelb_core::collections::slot_mut;
 use cachelb_core::ids::{Millis, SequenceHash, WorkerId};
 use cachelb_core::load::BookingId;
 
@@ -86,14 +87,7 @@ impl Deadlines {
 
     /// Whether messages of the worker in `slot` are missing and asked for.
     pub fn set_behind(&mut self, slot: u32, behind: bool) {
-        let slot = slot as usize;
-        if slot >= self.behind.len() {
-            if !behind {
-                return;
-            }
-            self.behind.resize(slot + 1, false);
-        }
-        self.behind[slot] = behind;
+        *slot_mut(&mut self.behind, slot) = behind;
     }
 
     /// There are no leases any more.

@@ -27,6 +27,7 @@ pub(crate) mod timing;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use cachelb_core::collections::slot_mut;
 use cachelb_core::error::{Error, Result};
 use cachelb_core::groups::Resuming;
 use cachelb_core::ids::{Millis, SequenceHash, WorkerId};
@@ -112,12 +113,8 @@ impl Followed {
 
     /// Follows a booking. Returns its number.
     fn push(&mut self, slot: u32, id: BookingId, blocks: usize) -> u64 {
-        let slot = slot as usize;
-        if slot >= self.slots.len() {
-            self.slots.resize_with(slot + 1, BTreeMap::new);
-        }
         self.next += 1;
-        self.slots[slot].insert(self.next, id);
+        slot_mut(&mut self.slots, slot).insert(self.next, id);
         self.blocks += blocks;
         self.next
     }

@@ -15,6 +15,7 @@ pub(crate) mod worker;
 
 use std::sync::Arc;
 
+use cachelb_core::collections::slot_mut;
 use cachelb_core::ids::{Millis, WorkerId};
 use cachelb_core::registry::WorkerRegistry;
 
@@ -144,11 +145,8 @@ impl Fleet {
     pub(crate) fn add(&mut self, name: &str, profile: Profile, now: Millis) -> WorkerId {
         let (id, _) = self.registry.get_or_add(name);
         self.version += 1;
-        let slot = id.slot as usize;
-        if slot >= self.members.len() {
-            self.members.resize(slot + 1, Member::default());
-        }
-        self.members[slot] = Member::new(id.generation, self.next_order, profile, self.call, now);
+        let member = Member::new(id.generation, self.next_order, profile, self.call, now);
+        *slot_mut(&mut self.members, id.slot) = member;
         self.next_order += 1;
         id
     }

@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
+use cachelb_core::collections::slot_mut;
 use cachelb_core::ids::WorkerId;
 
 use crate::fleet::Fleet;
@@ -57,11 +58,8 @@ impl Seats {
         let Some(member) = fleet.member(worker).filter(|_| self.readers.0.is_some()) else {
             return;
         };
-        let slot = worker.slot as usize;
-        if slot >= self.slots.len() {
-            self.slots.resize(slot + 1, false);
-        }
-        self.slots[slot] = self.readers.has(member.profile.split(name).0);
+        let is_reader = self.readers.has(member.profile.split(name).0);
+        *slot_mut(&mut self.slots, worker.slot) = is_reader;
     }
 }
 

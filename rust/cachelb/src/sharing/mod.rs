@@ -42,6 +42,7 @@ pub use snapshot::Walk;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
+use cachelb_core::collections::slot_mut;
 use cachelb_core::error::{Error, Result};
 use cachelb_core::ids::WorkerId;
 use cachelb_core::load::BookingId;
@@ -202,15 +203,12 @@ impl Sharing {
 
     /// The number of a worker in the journal, which is published if it is new.
     fn number(&mut self, worker: WorkerId, fleet: &Fleet) -> Option<u32> {
-        let slot = worker.slot as usize;
-        if self.named.get(slot) == Some(&Some(worker.generation)) {
+        let named = slot_mut(&mut self.named, worker.slot);
+        if *named == Some(worker.generation) {
             return Some(worker.slot);
         }
         let name = fleet.name(worker)?;
-        if slot >= self.named.len() {
-            self.named.resize(slot + 1, None);
-        }
-        self.named[slot] = Some(worker.generation);
+        *named = Some(worker.generation);
         self.publish_entry(Entry::Worker {
             index: worker.slot,
             epoch: self.epochs.of(&name),

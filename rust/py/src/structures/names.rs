@@ -1,5 +1,6 @@
 //! Worker names as Python strings, one per slot, so that an answer makes none.
 
+use cachelb_core::collections::slot_mut;
 use cachelb_core::ids::WorkerId;
 use cachelb_core::registry::WorkerRegistry;
 use crossbeam_utils::sync::ShardedLock;
@@ -35,12 +36,11 @@ impl Names {
         let name = PyString::new(py, &name);
         let entry = Some((worker.generation, name.clone().unbind()));
         // The string that is replaced is freed after the lock.
-        let _before = self.0.try_write().ok().and_then(|mut names| {
-            if names.len() <= slot {
-                names.resize_with(slot + 1, || None);
-            }
-            std::mem::replace(&mut names[slot], entry)
-        });
+        let _before = self
+            .0
+            .try_write()
+            .ok()
+            .and_then(|mut names| std::mem::replace(slot_mut(&mut names, worker.slot), entry));
         Some(name)
     }
 }

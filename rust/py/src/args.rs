@@ -130,11 +130,8 @@ impl<'a, W: Word> Words<'a, W> {
             return words_of_buffer(values, name, scratch);
         }
         if values.is_instance_of::<PyString>() || values.cast::<PySequence>().is_err() {
-            return Err(PyTypeError::new_err(format!(
-                "{name} must be a buffer of {} or a sequence of int, got {}",
-                W::DTYPE,
-                type_name(values)
-            )));
+            let expected = format!("a buffer of {} or a sequence of int", W::DTYPE);
+            return Err(wrong_type(values, name, &expected));
         }
         bounded(values.len().unwrap_or_default(), name)?;
         for (at, item) in Items::of(values, name, "a sequence of int", MAX_WORDS)?.enumerate() {
@@ -206,10 +203,7 @@ pub(crate) fn bytes<'a>(value: &'a Bound<'_, PyAny>, name: &str) -> PyResult<Cow
     }
     match PyBuffer::<u8>::get(value) {
         Ok(buffer) => Ok(Cow::Owned(buffer.to_vec(value.py())?)),
-        Err(_) => Err(PyTypeError::new_err(format!(
-            "{name} must be bytes, got {}",
-            type_name(value)
-        ))),
+        Err(_) => Err(wrong_type(value, name, "bytes")),
     }
 }
 
@@ -217,13 +211,7 @@ pub(crate) fn bytes<'a>(value: &'a Bound<'_, PyAny>, name: &str) -> PyResult<Cow
 /// kept by the object. The errors never show the text.
 pub(crate) fn text<'a>(value: &'a Bound<'_, PyAny>, name: &str) -> PyResult<&'a str> {
     let py = value.py();
-    let Ok(text) = value.cast::<PyString>() else {
-        let got = type_name(value);
-        return Err(PyTypeError::new_err(format!(
-            "{name} must be str, got {got}"
-        )));
-    };
-    text.to_str().map_err(|error| {
+    string(value, name)?.to_str().map_err(|error| {
         if !error.is_instance_of::<PyUnicodeEncodeError>(py) {
             return error;
         }

@@ -16,7 +16,7 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyMapping, PyString, PyTuple};
 
-use crate::args::{self, text};
+use crate::args::{self, text, type_name};
 use crate::arguments::Call;
 use crate::arguments::call::Try;
 
@@ -347,7 +347,7 @@ pub fn key_of<'py>(
         return Err(PyTypeError::new_err(format!(
             "workers[{position}] is a {}, which has no identity of its own: pass key=, a function from a worker to its \
              unique name, for example key=lambda worker: worker[\"url\"]",
-            item.get_type().name()?
+            type_name(item)
         )));
     } else if let Some(url) = item.getattr_opt(intern!(py, "url"))? {
         (url, "url of")
@@ -357,15 +357,11 @@ pub fn key_of<'py>(
         return Err(PyTypeError::new_err(format!(
             "workers[{position}] is a {} without a url or id attribute: pass key=, a function from a worker to its \
              unique name",
-            item.get_type().name()?
+            type_name(item)
         )));
     };
     value.cast_into::<PyString>().map_err(|error| {
-        let found = error.into_inner();
-        let found = found
-            .get_type()
-            .name()
-            .map_or_else(|_| String::from("?"), |name| name.to_string());
+        let found = type_name(&error.into_inner());
         PyTypeError::new_err(format!(
             "{origin} workers[{position}] must be a str, not {found}; pass key= to choose it"
         ))

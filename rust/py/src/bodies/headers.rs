@@ -3,12 +3,11 @@
 use std::borrow::Cow;
 
 use cachelb::selector::Headers;
-use pyo3::exceptions::PyTypeError;
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList, PyString, PyTuple};
 
-use crate::args::{Items, MAX_ITEMS, type_name};
+use crate::args::{Items, MAX_ITEMS, wrong_type};
 
 /// Reads a mapping, or pairs of str or bytes. `own` are names of the gateway's that hold a session.
 pub fn read(given: &Bound<'_, PyAny>, own: &[String]) -> PyResult<Headers> {
@@ -64,8 +63,6 @@ fn text<'a>(value: &'a Bound<'_, PyAny>) -> PyResult<Cow<'a, str>> {
 }
 
 fn wrong(found: &Bound<'_, PyAny>) -> PyErr {
-    let found = type_name(found);
-    PyTypeError::new_err(format!(
-        "headers must be a mapping or pairs of str or bytes, got {found}"
-    ))
+    let expected = "a mapping or pairs of str or bytes";
+    wrong_type(found, "headers", expected)
 }

@@ -9,12 +9,12 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use cachelb::Ranks;
 use cachelb::selector::{PoolId, WorkerStreams};
 use cachelb_events::{Delivery, Moment};
-use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyByteArray, PyBytes, PyMemoryView};
 
 use super::fleet::Fleet;
-use crate::args::{ranged, type_name};
+use crate::args::{ranged, wrong_type};
 use crate::engine::Engine;
 use crate::error::{enter, unknown_worker};
 
@@ -33,10 +33,8 @@ fn payload<'py>(value: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyBytes>> {
         let copied = value.py().get_type::<PyBytes>().call1((value,))?;
         return Ok(copied.cast_into()?);
     }
-    Err(PyTypeError::new_err(format!(
-        "payload must be bytes, bytearray or memoryview, got {}",
-        type_name(value)
-    )))
+    let expected = "bytes, bytearray or memoryview";
+    Err(wrong_type(value, "payload", expected))
 }
 
 impl Fleet {

@@ -4,8 +4,9 @@
 use std::cell::Cell;
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
+
+use crate::args::chosen;
 
 /// Read by picks, written by a fork. The thread that forks holds it across the fork: it is the one thread that the child
 /// has, and so the lock is free in the child.
@@ -23,15 +24,8 @@ pub fn enter() -> RwLockReadGuard<'static, ()> {
 /// Closes the gate "before" a fork, once no pick is inside, and opens it again in the "parent" and in the "child".
 #[pyfunction]
 pub fn fork_gate(py: Python<'_>, moment: &str) -> PyResult<()> {
-    let held = match moment {
-        "before" => true,
-        "parent" | "child" => false,
-        _ => {
-            let text =
-                format!("moment must be \"before\", \"parent\" or \"child\", got {moment:?}");
-            return Err(PyValueError::new_err(text));
-        }
-    };
+    let moments = [("before", true), ("parent", false), ("child", false)];
+    let held = chosen(moment, "moment", &moments)?;
     // A pick that is inside may need the interpreter to leave.
     py.detach(|| {
         let closed = held.then(|| GATE.write().unwrap_or_else(PoisonError::into_inner));

@@ -1,12 +1,12 @@
 //! `hash_blocks`, `hash_text` and `Namespace`.
 
 use cachelb_core::hashing::{self, Hasher, Identity, MmObject, NamespaceKey, Scheme};
-use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::exceptions::PyValueError;
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::PyString;
 
-use crate::args::{self, Items, MAX_ITEMS, Words, named, type_name};
+use crate::args::{self, Items, MAX_ITEMS, Words, named, wrong_type};
 use crate::error::enter;
 
 #[doc = stub!("Namespace")]
@@ -97,10 +97,7 @@ impl Keys {
                 ..Identity::default()
             }
         } else {
-            return Err(PyTypeError::new_err(format!(
-                "namespace must be str, Namespace or None, got {}",
-                type_name(value)
-            )));
+            return Err(wrong_type(value, "namespace", "str, Namespace or None"));
         };
         Ok(hashing::Namespace::of(self.namespaces, identity))
     }
@@ -185,10 +182,8 @@ pub(crate) fn objects(value: &Bound<'_, PyAny>) -> PyResult<Vec<MmObject>> {
         let item = item?;
         let Ok(parts) = item.extract::<(Bound<'_, PyAny>, Bound<'_, PyAny>, Bound<'_, PyAny>)>()
         else {
-            return Err(PyTypeError::new_err(format!(
-                "mm[{at}] must be a tuple (hash, start, length), got {}",
-                type_name(&item)
-            )));
+            let expected = "a tuple (hash, start, length)";
+            return Err(wrong_type(&item, &format!("mm[{at}]"), expected));
         };
         objects.push(MmObject {
             hash: args::ranged(&parts.0, &format!("mm[{at}] hash"), 0, u64::MAX)?,

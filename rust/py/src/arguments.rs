@@ -227,12 +227,15 @@ impl Call {
         Ok(call)
     }
 
-    /// Whether the caller gave the prompt, beside that of a body.
-    pub fn has_prompt(&self) -> bool {
-        self.tokens.is_some()
-            || self.text.is_some()
-            || self.messages.is_some()
-            || self.blocks.is_some()
+    /// In how many ways the caller gave the prompt, beside that of a body.
+    pub fn prompts(&self) -> usize {
+        let given = [
+            self.tokens.is_some(),
+            self.text.is_some(),
+            self.messages.is_some(),
+            self.blocks.is_some(),
+        ];
+        given.into_iter().filter(|given| *given).count()
     }
 
     /// Refuses a request without a prompt, unless `by_load` is set or another argument is given that the policy `needs`.
@@ -240,7 +243,7 @@ impl Call {
         let needs = |name: &&str| needs.iter().any(|need| need.as_ref() == *name);
         let has_session = self.session.is_some() || self.headers.is_some();
         if self.by_load
-            || self.has_prompt()
+            || self.prompts() > 0
             || self.body.is_some()
             || has_session && needs(&"session")
             || self.prompt_tokens.is_some() && needs(&"prompt_tokens")

@@ -56,13 +56,7 @@ impl Call {
         scratch: &mut Scratch,
     ) -> PyResult<Prompt> {
         let namespace = hints.namespace(&reader.hasher, model);
-        let given = [
-            self.tokens.is_some(),
-            self.text.is_some(),
-            self.messages.is_some(),
-            self.blocks.is_some(),
-        ];
-        if given.into_iter().filter(|given| *given).count() > 1 {
+        if self.prompts() > 1 {
             return Err(PyTypeError::new_err(
                 "give only one of tokens=, text=, messages= and blocks=",
             ));
@@ -74,35 +68,11 @@ impl Call {
         scratch.boundaries.clear();
         let given = self.boundaries.as_ref().map(|given| given.bind(py));
         let mut prompt = if let Some(tokens) = &self.tokens {
-            let mut prompt = prompt::tokens(reader, tokens.bind(py), namespace, &mm, scratch)?;
-            let held = prompt.length;
-            if let Some(ends) = given {
-                prompt::boundaries(reader, ends, None, (held, "tokens"), scratch)?;
-            }
-            if let Some(length) = self.prompt_tokens {
-                if length < held {
-                    return Err(PyValueError::new_err(format!(
-                        "prompt_tokens is {length} but tokens holds {held}; leave prompt_tokens out"
-                    )));
-                }
-                // There is more to compute than the tokens given, such as further prompts.
-                prompt.length = length;
-            }
-            prompt
+            prompt::tokens(reader, tokens.bind(py), namespace, &mm, scratch)?
         } else if let Some(text) = &self.text {
-            let text = text.bind(py);
-            let prompt = prompt::text(reader, text, namespace, scratch)?;
-            if let Some(ends) = given {
-                let length = text.len()? as u64;
-                prompt::boundaries(reader, ends, Some(text), (length, "characters"), scratch)?;
-            }
-            prompt
+            prompt::text(reader, text.bind(py), namespace, scratch)?
         } else if let Some(blocks) = &self.blocks {
-            let prompt = prompt::blocks(reader, blocks.bind(py), self.prompt_tokens, scratch)?;
-            if let Some(ends) = given {
-                prompt::boundaries(reader, ends, None, (prompt.length, "tokens"), scratch)?;
-            }
-            prompt
+            prompt::blocks(reader, blocks.bind(py), self.prompt_tokens, scratch)?
         } else {
             if given.is_some() {
                 return Err(PyTypeError::new_err(
@@ -117,6 +87,24 @@ impl Call {
                 None => Prompt::without_tokens(0),
             }
         };
+        if let Some(ends) = given {
+            let text = self.text.as_ref().map(|text| text.bind(py));
+            let of = match text {
+                Some(text) => (text.len()? as u64, "characters"),
+                None => (prompt.length, "tokens"),
+            };
+            prompt::boundaries(reader, ends, text, of, scratch)?;
+        }
+        if let (Some(_), Some(length)) = (&self.tokens, self.prompt_tokens) {
+            let held = prompt.length;
+            if length < held {
+                return Err(PyValueError::new_err(format!(
+                    "prompt_tokens is {length} but tokens holds {held}; leave prompt_tokens out"
+                )));
+            }
+            // There is more to compute than the tokens given, such as further prompts.
+            prompt.length = length;
+        }
         hints.complete(&mut prompt, model, scales, scratch);
         if let Some(session) = &self.session {
             prompt.set_session(args::text(session.bind(py), "session")?);

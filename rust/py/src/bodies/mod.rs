@@ -83,7 +83,7 @@ impl Bodies {
         self.warn_of_limit(tally.error)?;
         call.read = Some(read);
         match call.read.as_deref() {
-            Some(read) if has_events && !call.has_prompt() => self.warn_once(read),
+            Some(read) if has_events && call.prompts() == 0 => self.warn_once(read),
             _ => Ok(()),
         }
     }
@@ -155,7 +155,7 @@ impl Bodies {
                 let bytes = body.as_bytes();
                 let work = || core.read_bytes(bytes, context, room, read, tally);
                 unlocked(py, bytes.len() > INLINE_BYTES, work).map_err(body_error)?;
-                if !call.has_prompt() {
+                if call.prompts() == 0 {
                     let prompt = &mut room.prompt;
                     (self.renderer).render(&body, context.path, prompt, read, tally)?;
                 }

@@ -76,9 +76,8 @@ impl Custom {
 /// The policies of one router that are the caller's.
 #[derive(Debug, Default)]
 pub struct Customs {
-    whole: Option<Custom>,
-    prefill: Option<Custom>,
-    decode: Option<Custom>,
+    /// Those that decide, by [`Wanted`].
+    deciding: [Option<Custom>; Wanted::ALL.len()],
     /// By position among all shadows.
     shadows: Vec<Option<Custom>>,
 }
@@ -94,36 +93,28 @@ pub struct Picks {
 impl Customs {
     /// Reads `{"whole", "prefill", "decode", "shadows"}`; None stands for native rules.
     pub fn read(given: &Bound<'_, PyDict>) -> PyResult<Self> {
-        let one = |name: &str| match given.get_item(name)? {
-            Some(watched) => Custom::read(&watched),
-            None => Ok(None),
-        };
-        let mut shadows = Vec::new();
-        if let Some(given) = given.get_item("shadows")? {
-            for watched in given.try_iter()? {
-                shadows.push(Custom::read(&watched?)?);
+        let mut customs = Self::default();
+        for (custom, wanted) in customs.deciding.iter_mut().zip(Wanted::ALL) {
+            if let Some(watched) = given.get_item(wanted.name())? {
+                *custom = Custom::read(&watched)?;
             }
         }
-        Ok(Self {
-            whole: one("whole")?,
-            prefill: one("prefill")?,
-            decode: one("decode")?,
-            shadows,
-        })
+        if let Some(given) = given.get_item("shadows")? {
+            for watched in given.try_iter()? {
+                customs.shadows.push(Custom::read(&watched?)?);
+            }
+        }
+        Ok(customs)
     }
 
     /// Whether all policies are native.
     pub fn is_empty(&self) -> bool {
-        let whole = [&self.whole, &self.prefill, &self.decode];
-        whole.iter().all(|custom| custom.is_none()) && self.shadows.iter().all(Option::is_none)
+        let mut customs = self.deciding.iter().chain(&self.shadows);
+        customs.all(Option::is_none)
     }
 
     fn of(&self, wanted: Wanted) -> Option<&Custom> {
-        match wanted {
-            Wanted::Whole => self.whole.as_ref(),
-            Wanted::Prefill => self.prefill.as_ref(),
-            Wanted::Decode => self.decode.as_ref(),
-        }
+        self.deciding[wanted as usize].as_ref()
     }
 
     fn shadows(&self, wanted: Wanted, dry_run: bool) -> &[Option<Custom>] {
@@ -173,8 +164,7 @@ impl Customs {
     }
 
     pub fn traverse(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
-        let own = [&self.whole, &self.prefill, &self.decode];
-        for custom in own.into_iter().chain(&self.shadows).flatten() {
+        for custom in self.deciding.iter().chain(&self.shadows).flatten() {
             visit.call(&custom.policy)?;
             visit.call(&custom.watched)?;
         }

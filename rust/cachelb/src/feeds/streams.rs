@@ -101,7 +101,7 @@ pub struct Feeds {
     /// Locked by threads that are attached to the interpreter alone, and a fork stops those: it finds it free.
     workers: Mutex<HashMap<Arc<str>, Arc<WorkerStreams>>>,
     /// Shared caches by the model whose workers read them.
-    shared: Mutex<HashMap<PoolId, SharedStreams>>,
+    pub shared: Mutex<HashMap<PoolId, SharedStreams>>,
     /// Counters of streams that are gone.
     retired: Mutex<Totals>,
     /// Events came for the first pool.
@@ -154,26 +154,6 @@ impl Feeds {
         let shared = lock(&self.shared);
         let cache = shared.values().find(|cache| &*cache.name == name)?;
         Some(Arc::clone(&cache.streams))
-    }
-
-    /// Every shared cache.
-    pub fn all_shared(&self) -> Vec<SharedStreams> {
-        lock(&self.shared).values().cloned().collect()
-    }
-
-    /// Takes in the shared cache of a model.
-    pub(crate) fn put_shared(&self, pool: PoolId, cache: SharedStreams) {
-        lock(&self.shared).insert(pool, cache);
-    }
-
-    /// Forgets a shared cache.
-    pub(crate) fn forget_shared(&self, name: &str) {
-        lock(&self.shared).retain(|_, cache| &*cache.name != name);
-    }
-
-    /// Forgets all shared caches, and returns them.
-    pub(crate) fn take_shared(&self) -> HashMap<PoolId, SharedStreams> {
-        std::mem::take(&mut *lock(&self.shared))
     }
 
     /// A function that sums over all streams, those that are gone too; it may wait for threads that apply events.

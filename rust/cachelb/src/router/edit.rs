@@ -335,7 +335,7 @@ impl<T: Clone + Send + Sync, A: Access> Edit<'_, T, A> {
 
     /// Forgets a shared cache and its blocks. Returns whether it was known.
     pub fn remove_shared_cache(&mut self, name: &str) -> bool {
-        self.registry.feeds.forget_shared(name);
+        lock(&self.registry.feeds.shared).retain(|_, cache| *cache.name != *name);
         self.access
             .held(|selector| selector.workers_mut().remove_shared_cache(name))
     }

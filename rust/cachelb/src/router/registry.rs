@@ -148,7 +148,8 @@ impl<T: Clone + Send + Sync> Registry<T> {
         for (name, (pool, terms)) in peers {
             self.put_peers(access, name, pool, terms);
         }
-        for (pool, cache) in self.feeds.take_shared() {
+        let shared = std::mem::take(&mut *lock(&self.feeds.shared));
+        for (pool, cache) in shared {
             self.open_shared(access, cache.name, pool, cache.terms, cache.media, now)?;
         }
         Ok(())
@@ -200,7 +201,7 @@ impl<T: Clone + Send + Sync> Registry<T> {
             media,
             streams,
         };
-        self.feeds.put_shared(pool, cache);
+        lock(&self.feeds.shared).insert(pool, cache);
         Ok(())
     }
 

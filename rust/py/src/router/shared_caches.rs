@@ -13,6 +13,7 @@ use pyo3::prelude::*;
 
 use super::fleet::{Fleet, count};
 use crate::args::{named, number_or_none};
+use crate::engine::lock;
 use crate::options::read::{ABOVE_ZERO, NOT_NEGATIVE, millis};
 use crate::workers::keys_of;
 
@@ -100,13 +101,13 @@ impl Fleet {
 
     /// Names of the shared caches, and the blocks that each holds.
     fn shared_caches(&self, py: Python<'_>) -> PyResult<Vec<(String, u64)>> {
-        let all = self.registry.feeds.all_shared();
+        let all = lock(&self.registry.feeds.shared).clone();
         self.engine.locked(py, |selector| {
             let row = |cache: &SharedStreams| {
                 let blocks = selector.pools().block_count(Some(cache.holder()));
                 (cache.name.to_string(), blocks)
             };
-            all.iter().map(row).collect()
+            all.values().map(row).collect()
         })
     }
 }

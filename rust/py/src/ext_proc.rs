@@ -10,7 +10,7 @@ use crate::arguments::callable;
 use crate::options::read::{NOT_NEGATIVE, Options as Given};
 use crate::router::NativeRouter;
 use crate::serving::{
-    Addresses, Certificate, MANY, MAX_NAMES, Service, count, exposed_headers, seconds,
+    Addresses, Certificate, MANY, MAX_NAMES, Service, Source, count, exposed_headers, seconds,
     server_methods, time, tls,
 };
 
@@ -80,9 +80,10 @@ impl NativeEndpointPicker {
         address: Option<Bound<'_, PyAny>>,
     ) -> PyResult<Self> {
         let given = Given(options);
-        let addresses = Addresses::of_proxy(callable("address", address)?);
+        let address = callable("address", address)?;
+        let source = address.map_or(Source::Parsed, Source::Callable);
         Ok(Self {
-            service: Service::new("an EndpointPicker", router, &given, addresses)?,
+            service: Service::new("an EndpointPicker", router, &given, Addresses::new(source))?,
             options: read(&given)?,
         })
     }

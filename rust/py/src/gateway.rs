@@ -14,7 +14,7 @@ use crate::args::{Items, chosen, number};
 use crate::options::read::{NOT_NEGATIVE, Options as Given};
 use crate::router::NativeRouter;
 use crate::serving::{
-    Addresses, Certificate, RouterHost, Service, count, exposed_headers, names, seconds,
+    Addresses, Certificate, RouterHost, Service, Source, count, exposed_headers, names, seconds,
     server_methods, time, tls,
 };
 
@@ -121,7 +121,7 @@ impl NativeGateway {
     fn new(router: &Bound<'_, NativeRouter>, options: &Bound<'_, PyDict>) -> PyResult<Self> {
         let given = Given(options);
         Ok(Self {
-            service: Service::new("a gateway", router, &given, Addresses::keys())?,
+            service: Service::new("a gateway", router, &given, Addresses::new(Source::Key))?,
             options: read(&given)?,
         })
     }

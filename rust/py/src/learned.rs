@@ -5,7 +5,7 @@ pub mod stats;
 use std::sync::atomic::AtomicBool;
 
 use cachelb_learned::{COLUMNS, FEATURES, FeatureSet, Fitting, Kind, Model, Row, Sample, Scratch};
-use pyo3::buffer::{Element, PyBuffer};
+use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::intern;
 use pyo3::prelude::*;
@@ -25,14 +25,7 @@ const OTHER: u16 = Row::NO_GPU - 1;
 #[doc = stub!("LearnedModel")]
 #[pyclass(frozen, module = "cachelb.learned")]
 pub(crate) struct LearnedModel {
-    core: Model,
-}
-
-impl LearnedModel {
-    /// The model.
-    pub(crate) fn core(&self) -> &Model {
-        &self.core
-    }
+    pub(crate) core: Model,
 }
 
 #[pymethods]
@@ -77,7 +70,7 @@ impl LearnedModel {
         known.sort();
         known.dedup();
         let rows = rows(features, fitting.features, given.as_deref(), &known)?;
-        let costs = array::<f32>(costs, "costs", "float32")?.0;
+        let costs = array(costs, "costs")?.0;
         if costs.len() != rows.len() {
             return Err(PyValueError::new_err(format!(
                 "costs has {} rows, features has {}",
@@ -296,7 +289,7 @@ const EMPTY: Row = Row {
 };
 
 fn by_position(features: &Bound<'_, PyAny>, set: FeatureSet) -> PyResult<Vec<Row>> {
-    let (values, shape) = array::<f32>(features, "features", "float32")?;
+    let (values, shape) = array(features, "features")?;
     let width = match shape[..] {
         [_, width] if width == set.columns() || width == COLUMNS => width,
         _ => {
@@ -330,7 +323,7 @@ fn by_name(columns: &Bound<'_, PyMapping>, set: FeatureSet) -> PyResult<Vec<Row>
         if !columns.contains(name)? {
             return Err(PyValueError::new_err(format!("features lacks '{name}'")));
         }
-        let (values, _) = array::<f32>(&columns.get_item(name)?, name, "float32")?;
+        let (values, _) = array(&columns.get_item(name)?, name)?;
         let rows = rows.get_or_insert_with(|| vec![EMPTY; values.len()]);
         if values.len() != rows.len() {
             return Err(PyValueError::new_err(format!(
@@ -346,18 +339,14 @@ fn by_name(columns: &Bound<'_, PyMapping>, set: FeatureSet) -> PyResult<Vec<Row>
     Ok(rows.unwrap_or_default())
 }
 
-/// Whatever numpy makes an array of that type of, and its shape.
-fn array<T: Element>(
-    value: &Bound<'_, PyAny>,
-    name: &str,
-    dtype: &str,
-) -> PyResult<(Vec<T>, Vec<usize>)> {
+/// Whatever numpy makes an array of float32 of, and its shape.
+fn array(value: &Bound<'_, PyAny>, name: &str) -> PyResult<(Vec<f32>, Vec<usize>)> {
     let py = value.py();
     let numpy = py.import(intern!(py, "numpy"))?;
     let array = numpy
-        .call_method1(intern!(py, "ascontiguousarray"), (value, dtype))
+        .call_method1(intern!(py, "ascontiguousarray"), (value, "float32"))
         .map_err(|error| PyTypeError::new_err(format!("{name} must hold numbers: {error}")))?;
-    let buffer = PyBuffer::<T>::get(&array)?;
+    let buffer = PyBuffer::<f32>::get(&array)?;
     let shape = buffer.shape().to_vec();
     Ok((buffer.to_vec(py)?, shape))
 }

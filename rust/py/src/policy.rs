@@ -45,7 +45,7 @@ pub struct NativePolicy {
     roster: Mutex<Roster>,
     reader: PromptReader,
     key: Option<Py<PyAny>>,
-    configured: Configured,
+    pub configured: Configured,
     /// Reads messages.
     bodies: OnceLock<Bodies>,
     /// CPython tracks an instance of a Python subclass before it is made: the collector may see one that is all zeros.
@@ -53,11 +53,6 @@ pub struct NativePolicy {
 }
 
 impl NativePolicy {
-    /// The policy and the values of its options.
-    pub fn configured(&self) -> &Configured {
-        &self.configured
-    }
-
     fn select_with(
         &self,
         py: Python<'_>,
@@ -216,7 +211,7 @@ pub fn no_worker(py: Python<'_>, offers: &[Offer], tried: &[Try], error: &Error)
 /// The options of a built-in policy.
 fn configured_by(policy: &Bound<'_, PyAny>) -> Option<Configured> {
     let native = policy.cast::<NativePolicy>().ok()?;
-    Some(native.get().configured().clone())
+    Some(native.get().configured.clone())
 }
 
 select_worker! {

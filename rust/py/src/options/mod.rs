@@ -181,7 +181,7 @@ fn policy(name: &str, value: &Bound<'_, PyAny>, by: ConfiguredBy) -> PyResult<Co
 /// A model, its bytes, or what lies at a path.
 fn model(value: &Bound<'_, PyAny>) -> PyResult<Model> {
     if let Ok(model) = value.cast::<LearnedModel>() {
-        return Ok(model.get().core().clone());
+        return Ok(model.get().core.clone());
     }
     let bytes = match value.cast::<PyBytes>() {
         Ok(bytes) => bytes.clone(),

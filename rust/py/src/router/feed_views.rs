@@ -6,7 +6,7 @@ use pyo3::prelude::*;
 use pyo3::types::{IntoPyDict, PyDict, PyList};
 
 use super::fleet::Fleet;
-use crate::items::{set_counts, set_items};
+use crate::items::set_items;
 
 fn dropped(py: Python<'_>, count: impl Fn(DropReason) -> u64) -> PyResult<Bound<'_, PyDict>> {
     let counts = DropReason::ALL.map(|reason| (reason.name(), count(reason)));
@@ -68,8 +68,9 @@ fn row<'py>(
     };
     let (counted, tally) = (&seen.events, &seen.tally);
     set_items!(row, seen => engine_block_size, lag_s, memory_bytes);
-    set_counts(&row, counted.named())?;
-    set_counts(&row, tally.named())?;
+    for (name, count) in counted.named().into_iter().chain(tally.named()) {
+        row.set_item(name, count)?;
+    }
     set_items!(
         row,
         state: state,

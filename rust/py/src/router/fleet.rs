@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-use cachelb::selector::{Change, PoolId, Role, Settings, resolve, whole};
+use cachelb::selector::{Change, Role, Settings, resolve, whole};
 use cachelb::{About, Edit, Registration, Registry};
 use cachelb_body::Layouts;
 use pyo3::exceptions::PyValueError;
@@ -85,11 +85,6 @@ impl Fleet {
     /// Waits until no other thread changes fleet or models.
     pub fn change(&self, py: Python<'_>) -> Change<'_, Object> {
         self.registry.roster.change(pause(py))
-    }
-
-    /// The model that has a pool to itself.
-    pub fn model(&self, pool: PoolId) -> Option<String> {
-        self.registry.roster.now().model(pool).map(str::to_owned)
     }
 }
 

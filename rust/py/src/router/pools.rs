@@ -101,7 +101,7 @@ pub fn read(spec: &Bound<'_, PyDict>, keys: HashKeys) -> PyResult<Pool> {
     let mut kept: Option<Placements> = None;
     let replicas = given.integer("replicas", 1, u64::from(u32::MAX))? as f64;
     let mut rule = |policy: &Bound<'_, PyAny>| -> PyResult<Box<dyn Rule>> {
-        let configured = policy.cast::<NativePolicy>()?.get().configured();
+        let configured = &policy.cast::<NativePolicy>()?.get().configured;
         let refused = |error| to_python(&error);
         let setup = Setup {
             own_seed: configured.shared.seed,

@@ -315,10 +315,10 @@ impl Ready {
         request: &Request<'_>,
         step: Step<'_, T>,
     ) -> PyResult<Result<Result<T, Waits>, Error>> {
-        let customs = &router.get().customs;
+        let (engine, customs) = (&router.get().engine, &router.get().customs);
         let select = |offers: &mut Offers, request: &Request<'_>| {
             let work = |selector: &mut Selector| selector.pass(kind.gate, offers, request, step);
-            self.locked(router, work)
+            engine.locked_for(router.py(), self.prompt.is_long(), work)
         };
         let is_asked = |&wanted| customs.are_asked(wanted, kind.dry_run);
         if !kind.wanted.iter().any(is_asked) {
@@ -346,16 +346,6 @@ impl Ready {
         select(offers, request)
     }
 
-    /// Runs `work` on the selector, without the GIL if the prompt is long.
-    fn locked<R: Send>(
-        &self,
-        router: &Bound<'_, NativeRouter>,
-        work: impl FnOnce(&mut Selector) -> R + Send,
-    ) -> PyResult<R> {
-        let engine = &router.get().engine;
-        engine.locked_for(router.py(), self.prompt.is_long(), work)
-    }
-
     /// Asks the caller's policies that `request` concerns.
     pub(super) fn ask(
         &self,
@@ -371,7 +361,9 @@ impl Ready {
             return Ok(());
         }
         let before = offers.ruled_out();
-        let survey = self.locked(router, |selector| Survey::of(selector, offers, request))?;
+        let survey = (router.get().engine).locked_for(py, self.prompt.is_long(), |selector| {
+            Survey::of(selector, offers, request)
+        })?;
         offers.restore(&before);
         // An error shows in the selection that follows.
         let Ok(survey) = survey else { return Ok(()) };

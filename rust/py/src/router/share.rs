@@ -6,13 +6,13 @@ use std::sync::Arc;
 
 use cachelb::selector::{Message, Receipt, Sharing};
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyDict, PyString};
+use pyo3::types::{IntoPyDict, PyBytes, PyDict, PyString};
 
 use super::fleet::Fleet;
 use super::keep::SnapshotPieces;
 use crate::args;
 use crate::error::{enter, of_router, to_python};
-use crate::items::{set_counts, set_items};
+use crate::items::set_items;
 use crate::options::read::millis;
 
 #[pymethods]
@@ -122,9 +122,8 @@ impl Fleet {
             selector.sharing().map(counts)
         })?;
         let (origins, counters) = counted.unwrap_or_default();
-        let found = PyDict::new(py);
-        set_counts(&found, counters.named())?;
-        Ok((origins.into_iter().collect(), found))
+        let counters = counters.named().into_py_dict(py)?;
+        Ok((origins.into_iter().collect(), counters))
     }
 
     /// Writes the blocks of workers, at a time in milliseconds of 1970.

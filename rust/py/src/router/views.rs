@@ -3,11 +3,9 @@
 use std::collections::BTreeMap;
 
 use cachelb::selector::{
-    Counters, Eligibility, Ending, EngineKind, Lost, PoolId, Record, Selector, Tally, Timing,
-    Wanted,
+    Counters, Eligibility, Ending, EngineKind, PoolId, Record, Tally, Timing, Wanted,
 };
 use cachelb_core::ids::Medium;
-use cachelb_core::index::IndexStats;
 use cachelb_core::load::Load;
 use cachelb_policy::Reason;
 use pyo3::exceptions::PyValueError;
@@ -65,32 +63,6 @@ pub fn bands<'py>(
     Ok(rows)
 }
 
-/// Blocks that left the indexes, by cause.
-fn evictions(lost: &Lost) -> [(&'static str, u64); 6] {
-    [
-        ("capacity", lost.index.evicted),
-        ("ttl", lost.index.expired),
-        ("memory", lost.index.displaced),
-        ("removed", lost.removed),
-        ("cleared", lost.cleared),
-        ("failed", lost.failed),
-    ]
-}
-
-/// Changes that the indexes could not apply.
-fn dropped(selector: &Selector, stats: IndexStats) -> [(&'static str, u64); 5] {
-    [
-        ("orphan", stats.orphans),
-        ("conflict", stats.conflicts),
-        ("unknown-removal", stats.unknown_removals),
-        ("no-room", selector.pools().without_room()),
-        (
-            "block-size-mismatch",
-            selector.ledger().counters.size_disagreements,
-        ),
-    ]
-}
-
 #[pymethods]
 impl Fleet {
     /// Counts since the start.
@@ -98,16 +70,29 @@ impl Fleet {
         let counters = PyDict::new(py);
         let copied = self.engine.locked(py, |selector| {
             let pools = selector.pools();
-            let lost = pools.lost();
+            let (lost, counted) = (pools.lost(), &selector.ledger().counters);
             let (mut routes, mut remote_routes) = (0, 0);
             for (.., rule) in pools.rules() {
                 routes += rule.routes();
                 remote_routes += rule.remote_routes();
             }
             Copied {
-                counters: selector.ledger().counters.clone(),
-                evictions: evictions(&lost),
-                dropped: dropped(selector, lost.index),
+                counters: counted.clone(),
+                evictions: [
+                    ("capacity", lost.index.evicted),
+                    ("ttl", lost.index.expired),
+                    ("memory", lost.index.displaced),
+                    ("removed", lost.removed),
+                    ("cleared", lost.cleared),
+                    ("failed", lost.failed),
+                ],
+                dropped: [
+                    ("orphan", lost.index.orphans),
+                    ("conflict", lost.index.conflicts),
+                    ("unknown-removal", lost.index.unknown_removals),
+                    ("no-room", pools.without_room()),
+                    ("block-size-mismatch", counted.size_disagreements),
+                ],
                 sizes: [
                     ("open_requests", selector.book().bookings.len()),
                     ("routes", routes),
@@ -208,7 +193,8 @@ impl Fleet {
 
     /// Statistics of the rules that learn.
     fn learned<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyDict>>> {
-        learned(py, &self.engine, |pool| self.model(pool))
+        let now = self.registry.roster.now();
+        learned(py, &self.engine, |pool| now.model(pool).map(str::to_owned))
     }
 
     /// The model that the rule of a model's pool learned, as it is saved; of the first pool without one.

@@ -14,7 +14,7 @@ const NO_ADDRESS: &str = "worker %s is never picked: it has no IP address and po
     `address=` to EndpointPicker";
 
 #[derive(Debug)]
-enum Source {
+pub enum Source {
     /// The key is a URL with it, or the address itself.
     Parsed,
     /// A function of the caller's gives it.
@@ -30,17 +30,8 @@ pub struct Addresses {
 }
 
 impl Addresses {
-    /// `ip:port`, as a proxy has them, from the `callable` or else from the key.
-    pub fn of_proxy(callable: Option<Py<PyAny>>) -> Self {
-        Self::new(callable.map_or(Source::Parsed, Source::Callable))
-    }
-
-    /// The keys as they are.
-    pub fn keys() -> Self {
-        Self::new(Source::Key)
-    }
-
-    fn new(source: Source) -> Self {
+    /// Those of workers as the source names them.
+    pub fn new(source: Source) -> Self {
         let now = Mutex::default();
         Self { source, now }
     }

@@ -20,7 +20,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::intern;
 use pyo3::prelude::*;
 
-pub use self::addresses::Addresses;
+pub use self::addresses::{Addresses, Source};
 pub use self::gate::fork_gate;
 pub use self::host::RouterHost;
 pub use self::service::Service;

@@ -116,11 +116,11 @@ impl BlockTracker {
             }
             Scheme::Positional => Store::Positional(PositionalIndex::default()),
             Scheme::Units => {
-                return Err(Error::InvalidSetting {
-                    name: "hashing",
-                    expected: "a scheme that hashes",
-                    got: config.scheme.name().to_owned(),
-                });
+                return Err(Error::setting(
+                    "hashing",
+                    "a scheme that hashes",
+                    config.scheme.name(),
+                ));
             }
         };
         Self::with_store(config, store, WorkerRegistry::new())
@@ -129,11 +129,7 @@ impl BlockTracker {
     fn with_store(config: TrackerConfig, store: Store, registry: WorkerRegistry) -> Result<Self> {
         let hasher = Hasher::new(config.scheme, config.block_size, config.seed)?;
         if config.max_blocks_per_worker == 0 {
-            return Err(Error::InvalidSetting {
-                name: "max_blocks_per_worker",
-                expected: "at least 1",
-                got: "0".to_owned(),
-            });
+            return Err(Error::setting("max_blocks_per_worker", "at least 1", 0));
         }
         let mut state = State {
             store,

@@ -74,5 +74,21 @@ pub enum Error {
     Invariant(String),
 }
 
+impl Error {
+    /// The value `got` for the argument `name`, where one `expected` in words is accepted.
+    pub fn setting(
+        name: &'static str,
+        expected: &'static str,
+        got: impl std::fmt::Display,
+    ) -> Self {
+        let got = got.to_string();
+        Self::InvalidSetting {
+            name,
+            expected,
+            got,
+        }
+    }
+}
+
 /// Result with the crate's [`Error`].
 pub type Result<T> = std::result::Result<T, Error>;

@@ -84,50 +84,37 @@ impl Fitting {
         let counts = [("epochs", self.epochs as usize), ("batch", self.batch)];
         for (name, value) in counts {
             if value == 0 {
-                return Err(wrong(name, "at least 1", value));
+                return Err(Error::setting(name, "at least 1", value));
             }
         }
         for (name, value) in [("rate", self.rate), ("clip", self.clip)] {
             if !(value > 0.0 && value.is_finite()) {
-                return Err(wrong(name, "above 0 and finite", value));
+                return Err(Error::setting(name, "above 0 and finite", value));
             }
         }
         if !(self.weight_decay >= 0.0 && self.weight_decay.is_finite()) {
             let expected = "at least 0 and finite";
-            return Err(wrong("weight_decay", expected, self.weight_decay));
+            return Err(Error::setting("weight_decay", expected, self.weight_decay));
         }
         for (name, value) in [("dropout", self.dropout), ("holdout", self.holdout)] {
             if !(0.0..1.0).contains(&value) {
-                return Err(wrong(name, "at least 0 and below 1", value));
+                return Err(Error::setting(name, "at least 0 and below 1", value));
             }
         }
         Ok(())
     }
 }
 
-pub(super) fn wrong(
-    name: &'static str,
-    expected: &'static str,
-    got: impl std::fmt::Display,
-) -> Error {
-    let got = got.to_string();
-    Error::InvalidSetting {
-        name,
-        expected,
-        got,
-    }
-}
-
 /// Refuses samples nothing can be learned from.
 pub(super) fn check_samples(samples: &[Sample]) -> Result<()> {
     if samples.len() < 2 {
-        return Err(wrong("samples", "at least 2", samples.len()));
+        return Err(Error::setting("samples", "at least 2", samples.len()));
     }
     for (at, sample) in samples.iter().enumerate() {
         let values = sample.row.values.iter().chain([&sample.cost]);
         if let Some(value) = values.into_iter().find(|value| !value.is_finite()) {
             let got = format!("{value} in sample {at}");
-            return Err(wrong("samples", "finite numbers", got));
+            return Err(Error::setting("samples", "finite numbers", got));
         }
     }
     Ok(())

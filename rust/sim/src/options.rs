@@ -142,13 +142,7 @@ impl Options {
     }
 
     pub(super) fn check(&self, workers: usize) -> Result<()> {
-        let bad = |name: &'static str, expected: &'static str, got: String| {
-            Err(Error::InvalidSetting {
-                name,
-                expected,
-                got,
-            })
-        };
+        let bad = |name, expected, got: String| Err(Error::setting(name, expected, got));
         for (name, value) in [
             ("event_lag", self.event_lag),
             ("report_lag", self.report_lag),

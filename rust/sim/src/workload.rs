@@ -87,13 +87,7 @@ impl Workload {
     /// # Errors
     /// [`Error::InvalidSetting`] naming the first request that is not in order.
     pub fn check(&self) -> Result<()> {
-        let bad = |expected: &'static str, got: String| {
-            Err(Error::InvalidSetting {
-                name: "workload",
-                expected,
-                got,
-            })
-        };
+        let bad = |expected, got: String| Err(Error::setting("workload", expected, got));
         let n = self.len();
         let columns = [
             self.parent.len(),

@@ -72,10 +72,12 @@ impl Scheme {
         Self::ALL
             .into_iter()
             .find(|scheme| scheme.name() == name)
-            .ok_or_else(|| Error::InvalidSetting {
-                name: setting,
-                expected: "\"chained\", \"eagle\" or \"positional\"",
-                got: format!("{name:?}"),
+            .ok_or_else(|| {
+                Error::setting(
+                    setting,
+                    "\"chained\", \"eagle\" or \"positional\"",
+                    format_args!("{name:?}"),
+                )
             })
     }
 
@@ -104,18 +106,14 @@ impl Hasher {
     /// [`Error::InvalidSetting`] unless `1 <= block_size <= 1024`.
     pub fn new(scheme: Scheme, block_size: usize, seed: u64) -> Result<Self> {
         if !(1..=MAX_BLOCK_SIZE).contains(&block_size) {
-            return Err(Error::InvalidSetting {
-                name: "block_size",
-                expected: "from 1 to 1024",
-                got: block_size.to_string(),
-            });
+            return Err(Error::setting("block_size", "from 1 to 1024", block_size));
         }
         if scheme == Scheme::Units && block_size > 1 {
-            return Err(Error::InvalidSetting {
-                name: "block_size",
-                expected: "1, if tokens are not hashed",
-                got: block_size.to_string(),
-            });
+            return Err(Error::setting(
+                "block_size",
+                "1, if tokens are not hashed",
+                block_size,
+            ));
         }
         Ok(Self {
             scheme,

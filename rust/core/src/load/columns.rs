@@ -128,7 +128,7 @@ impl Report {
     /// [`Error::InvalidSetting`] naming the value that is infinite, negative or out of range.
     pub fn check(&self) -> Result<()> {
         if let Some(value) = self.kv_usage.get().filter(|v| !(0.0..=1.0).contains(v)) {
-            return Err(invalid("kv_usage", "between 0 and 1", value));
+            return Err(Error::setting("kv_usage", "between 0 and 1", value));
         }
         for (name, value) in [
             ("running", self.running),
@@ -137,7 +137,7 @@ impl Report {
             ("gen_tps", self.gen_tps),
         ] {
             if let Some(value) = value.get().filter(|v| !(v.is_finite() && *v >= 0.0)) {
-                return Err(invalid(name, "a finite number, 0 or more", value));
+                return Err(Error::setting(name, "a finite number, 0 or more", value));
             }
         }
         if let Some(value) = self
@@ -145,17 +145,13 @@ impl Report {
             .get()
             .filter(|v| !(v.is_finite() && *v > 0.0))
         {
-            return Err(invalid("prefill_tps", "a finite number above 0", value));
+            return Err(Error::setting(
+                "prefill_tps",
+                "a finite number above 0",
+                value,
+            ));
         }
         Ok(())
-    }
-}
-
-pub(super) fn invalid(name: &'static str, expected: &'static str, value: f64) -> Error {
-    Error::InvalidSetting {
-        name,
-        expected,
-        got: value.to_string(),
     }
 }
 

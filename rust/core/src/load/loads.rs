@@ -2,7 +2,7 @@
 
 use super::booking::Half;
 use super::changed::Changed;
-use super::columns::{Load, Report, invalid};
+use super::columns::{Load, Report};
 use super::reconcile::Reported;
 use crate::error::{Error, Result};
 use crate::ids::{Millis, WorkerId};
@@ -122,7 +122,7 @@ impl Loads {
     /// [`Error::InvalidSetting`] unless `weight` is finite and above 0, [`Error::UnknownWorker`].
     pub fn set_weight(&mut self, worker: WorkerId, weight: f64) -> Result<()> {
         if !(weight.is_finite() && weight > 0.0) {
-            return Err(invalid("weight", "a finite number above 0", weight));
+            return Err(Error::setting("weight", "a finite number above 0", weight));
         }
         let load = self.get_mut(worker).ok_or(Error::UnknownWorker(worker))?;
         load.weight = weight;

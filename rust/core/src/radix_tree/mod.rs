@@ -111,24 +111,20 @@ impl<U: Unit> RadixTree<U> {
     /// [`Error::InvalidSetting`] for a page size outside 1..=[`MAX_PAGE_SIZE`], or other than 1 for text, and for a budget
     /// below one page.
     pub fn new(page_size: usize, max_units: Option<u64>) -> Result<Self> {
-        let most = if U::PLAIN { MAX_PAGE_SIZE } else { 1 };
+        let (most, range) = if U::PLAIN {
+            (MAX_PAGE_SIZE, "from 1 to 4096")
+        } else {
+            (1, "1 for a tree of text")
+        };
         if !(1..=most).contains(&page_size) {
-            return Err(Error::InvalidSetting {
-                name: "page_size",
-                expected: if U::PLAIN {
-                    "from 1 to 4096"
-                } else {
-                    "1 for a tree of text"
-                },
-                got: page_size.to_string(),
-            });
+            return Err(Error::setting("page_size", range, page_size));
         }
         if max_units.is_some_and(|units| units < page_size as u64) {
-            return Err(Error::InvalidSetting {
-                name: "max_units",
-                expected: "at least page_size",
-                got: max_units.unwrap_or(0).to_string(),
-            });
+            return Err(Error::setting(
+                "max_units",
+                "at least page_size",
+                max_units.unwrap_or(0),
+            ));
         }
         Ok(Self::of(Labelled::new(page_size, max_units)))
     }

@@ -140,11 +140,11 @@ impl Table {
                 .iter()
                 .all(|(x, s)| x.is_finite() && s.is_finite() && *x >= 0.0 && *s > 0.0);
             if rows.is_empty() || !sorted || !proper {
-                return Err(Error::InvalidSetting {
-                    name: "table",
-                    expected: "rows of ascending sizes and seconds above 0",
-                    got: format!("{rows:?}"),
-                });
+                return Err(Error::setting(
+                    "table",
+                    "rows of ascending sizes and seconds above 0",
+                    format_args!("{rows:?}"),
+                ));
             }
         }
         Ok(Self { prefill, decode })

@@ -101,11 +101,7 @@ impl KvPool {
     /// [`Error::InvalidSetting`] if there is none, or more than 2^31.
     pub fn of_groups(blocks: u32, groups: u8, announced: Announced) -> Result<Self> {
         if blocks == 0 || blocks > 1 << 31 {
-            return Err(Error::InvalidSetting {
-                name: "kv_blocks",
-                expected: "from 1 to 2^31",
-                got: blocks.to_string(),
-            });
+            return Err(Error::setting("kv_blocks", "from 1 to 2^31", blocks));
         }
         let mut pool = Self {
             blocks: Vec::new(),

@@ -143,13 +143,7 @@ impl CacheLayout {
         eagle: bool,
     ) -> Result<Self> {
         let groups = groups.into();
-        let refuse = |expected: &'static str, got: String| {
-            Err(Error::InvalidSetting {
-                name: "cache_layout",
-                expected,
-                got,
-            })
-        };
+        let refuse = |expected, got: String| Err(Error::setting("cache_layout", expected, got));
         if groups.len() > MOST_GROUPS || !groups.iter().any(Group::is_full) {
             let expected = "1 to 64 groups, one of them with full attention";
             return refuse(expected, format!("{groups:?}"));

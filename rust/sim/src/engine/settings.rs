@@ -63,27 +63,23 @@ impl EngineSettings {
             ("max_num_seqs", self.max_num_seqs as u64),
         ] {
             if value == 0 {
-                return Err(Error::InvalidSetting {
-                    name,
-                    expected: "at least 1",
-                    got: "0".into(),
-                });
+                return Err(Error::setting(name, "at least 1", 0));
             }
         }
         let layout = self.cache_layout.as_ref();
         if layout.is_some_and(|layout| layout.hash_block() != self.block_size) {
-            return Err(Error::InvalidSetting {
-                name: "block_size",
-                expected: "the greatest common divisor of the blocks of cache_layout",
-                got: self.block_size.to_string(),
-            });
+            return Err(Error::setting(
+                "block_size",
+                "the greatest common divisor of the blocks of cache_layout",
+                self.block_size,
+            ));
         }
         if !(0.0..1.0).contains(&self.watermark) {
-            return Err(Error::InvalidSetting {
-                name: "watermark",
-                expected: "at least 0 and less than 1",
-                got: self.watermark.to_string(),
-            });
+            return Err(Error::setting(
+                "watermark",
+                "at least 0 and less than 1",
+                self.watermark,
+            ));
         }
         Ok(())
     }

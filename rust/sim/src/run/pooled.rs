@@ -43,11 +43,11 @@ pub(super) fn join(workers: &mut [Worker], fleet: &[WorkerSettings]) -> Result<(
         return Ok(());
     };
     if let Some(other) = all.map(|terms| terms.blocks).find(|other| *other != blocks) {
-        return Err(Error::InvalidSetting {
-            name: "pool",
-            expected: "of as many blocks for each worker: they share one",
-            got: format!("{blocks} and {other}"),
-        });
+        return Err(Error::setting(
+            "pool",
+            "of as many blocks for each worker: they share one",
+            format!("{blocks} and {other}"),
+        ));
     }
     let pool = Arc::new(Mutex::new(BlockPool::new(blocks)));
     for (worker, settings) in workers.iter_mut().zip(fleet) {

@@ -33,11 +33,11 @@ pub(super) struct Worker {
 impl Worker {
     pub fn new(worker: u32, settings: &WorkerSettings, workload: &Workload) -> Result<Self> {
         if settings.engine.block_size != workload.block_size {
-            return Err(Error::InvalidSetting {
-                name: "block_size",
-                expected: "that of the workload",
-                got: settings.engine.block_size.to_string(),
-            });
+            return Err(Error::setting(
+                "block_size",
+                "that of the workload",
+                settings.engine.block_size,
+            ));
         }
         let mut engine = settings.engine.clone();
         // Its computed blocks go into its pool.
@@ -59,7 +59,7 @@ impl Worker {
 
     /// Begins a pass, unless one is under way. Returns its seconds.
     pub fn begin_step(&mut self, workload: &Workload, now: f64) -> Option<f64> {
-        if self.engine.in_step() || !self.alive {
+        if self.engine.in_step || !self.alive {
             return None;
         }
         let seconds = self.engine.begin_step(workload)?;
@@ -89,7 +89,7 @@ impl Worker {
         self.links = [0.0; 2];
         self.set_tier_up(false);
         // Nothing is sent by a worker that crashed; what it held is known to be gone when it is back.
-        drop(self.engine.changes());
+        drop(self.engine.cache.changes());
         lost
     }
 }

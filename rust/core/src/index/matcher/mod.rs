@@ -36,10 +36,12 @@ impl Matcher {
     /// # Errors
     /// [`Error::InvalidSetting`] for any other name.
     pub fn parse(name: &str) -> Result<Self> {
-        Self::named(name).ok_or_else(|| Error::InvalidSetting {
-            name: "matcher",
-            expected: "\"kary\", \"binary\" or \"linear\"",
-            got: format!("{name:?}"),
+        Self::named(name).ok_or_else(|| {
+            Error::setting(
+                "matcher",
+                "\"kary\", \"binary\" or \"linear\"",
+                format_args!("{name:?}"),
+            )
         })
     }
 }

@@ -29,7 +29,6 @@ mod snapshot;
 mod table;
 #[cfg(test)]
 mod tests;
-mod validate;
 
 pub use crate::prefix_tree::IndexStats;
 pub use chains::Chains;

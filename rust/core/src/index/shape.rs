@@ -9,9 +9,11 @@ use super::marks::Marks;
 use super::table::Table;
 use super::table::blocks::{Blocks, CHUNK};
 use crate::collections::slab::Slot;
+use crate::epoch_lru::lanes::{medium_of, slot_of};
 use crate::error::Result;
 use crate::ids::{Medium, SequenceHash, WorkerId};
 use crate::prefix_tree::nodes::{Node, Nodes};
+use crate::prefix_tree::validate::ensure;
 use crate::prefix_tree::{Held, NONE, PrefixTree, Shape};
 
 /// Data of a run: blocks with the contiguous ids `base..base + len`.
@@ -187,11 +189,39 @@ impl Shape for Hashed {
         self.claims = false;
     }
 
-    fn validate_node(held: &Held<Self>, node: u32) -> Result<()> {
-        Self::validate_blocks(held, node)
+    fn validate_node(held: &Held<Self>, id: u32) -> Result<()> {
+        let run = &held.nodes[id];
+        let base = run.own.base;
+        for block in base..base + run.len {
+            let named = held.shape.blocks.run(block);
+            ensure!(named == id, "block {block} names run {named}, not {id}");
+            let hash = held.shape.blocks.hash(block);
+            let found = held.shape.table.find(hash, &held.shape.blocks);
+            ensure!(
+                found == Some(block),
+                "hash {hash:?} of block {block} finds {found:?}"
+            );
+        }
+        Ok(())
     }
 
-    fn validate_sums(held: &Held<Self>, units: u64) -> Result<()> {
-        Self::validate_table(held, units)
+    fn validate_sums(held: &Held<Self>, blocks: u64) -> Result<()> {
+        ensure!(
+            blocks == held.shape.table.len() as u64,
+            "the table counts {} blocks, runs {blocks}",
+            held.shape.table.len() as u64
+        );
+        for (lane, l) in held.lanes.iter() {
+            let slot = slot_of(lane);
+            let medium = Medium::ALL[medium_of(lane)];
+            let room = |capacity: u32| held.shape.room(capacity.into(), medium);
+            ensure!(
+                held.lanes
+                    .worker(slot)
+                    .is_none_or(|worker| l.count <= room(worker.capacity)),
+                "worker {slot} is over its capacity"
+            );
+        }
+        Marks::validate(held)
     }
 }

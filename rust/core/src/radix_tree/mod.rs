@@ -23,7 +23,6 @@ mod snapshot;
 #[cfg(test)]
 mod tests;
 mod unit;
-mod validate;
 mod walk;
 
 pub use evict::Progress;

@@ -4,10 +4,11 @@ use std::marker::PhantomData;
 
 use super::labels::{Children, Label, Labels, only_child};
 use super::unit::Unit;
-use super::{EDGE, STEPS};
+use super::{EDGE, NONE, STEPS};
 use crate::epoch_lru::lanes::{is_device, lane_of, slot_of};
 use crate::error::Result;
 use crate::ids::{Medium, WorkerId};
+use crate::prefix_tree::validate::ensure;
 use crate::prefix_tree::{Held, PrefixTree, Shape};
 
 /// Labels, and the table that finds them.
@@ -89,11 +90,39 @@ impl<U: Unit> Shape for Labelled<U> {
         usize::from(is_device(lane))
     }
 
-    fn validate_node(held: &Held<Self>, node: u32) -> Result<()> {
-        Self::validate_label(held, node)
+    fn validate_node(held: &Held<Self>, id: u32) -> Result<()> {
+        let node = &held.nodes[id];
+        let counted = U::count(&node.own.units);
+        ensure!(
+            counted == node.len as usize,
+            "node {id} counts {} units, has {counted}",
+            node.len
+        );
+        ensure!(
+            held.shape.children.finds(&held.nodes, id),
+            "node {id} is not the one found by its first step"
+        );
+        Ok(())
     }
 
     fn validate_sums(held: &Held<Self>, units: u64) -> Result<()> {
-        Self::validate_counts(held, units)
+        let counted = held.shape.children.units;
+        ensure!(counted == units, "{units} units, {counted} are counted");
+        let (total, most) = (held.total, held.shape.max_units);
+        ensure!(total <= most, "{total} pairs are held, {most} may be");
+        for slot in held.lanes.slots() {
+            let worker = held.lanes.worker(slot);
+            ensure!(
+                worker.is_none_or(|worker| worker.distinct <= u64::from(worker.capacity)),
+                "worker {slot} is over its capacity"
+            );
+        }
+        for (id, lane) in held.lanes.iter() {
+            ensure!(
+                lane.oldest == NONE || lane.queued,
+                "lane {id} would never be evicted"
+            );
+        }
+        Ok(())
     }
 }

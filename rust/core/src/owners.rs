@@ -15,10 +15,10 @@ use std::collections::HashMap;
 use std::hash::Hash;
 use std::sync::Arc;
 
-use crate::collections::shared_slice::SharedSlice;
 use crate::collections::slot_mut;
 use crate::ids::WorkerId;
-use paths::{Paths, Stretch};
+use paths::Paths;
+pub use paths::Stretch;
 
 /// A placement that waits for an answer; the default is none. It matches nothing once the placement waits no more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -74,28 +74,9 @@ impl<U: Copy + Eq + Hash> Owners<U> {
         }
     }
 
-    /// A request was sent to the worker along `path`, of which it held the first `held` units. New units are copied.
-    pub fn placed(
-        &mut self,
-        worker: WorkerId,
-        (namespace, path): (u32, &[U]),
-        held: usize,
-    ) -> Ticket {
-        self.place(worker, (namespace, &[path]), held)
-    }
-
-    /// [`Self::placed`] along stretches that another structure keeps too. They are not copied, and take the place of
-    /// those that earlier requests came along.
-    pub fn placed_shared(
-        &mut self,
-        worker: WorkerId,
-        (namespace, path): (u32, &[SharedSlice<U>]),
-        held: usize,
-    ) -> Ticket {
-        self.place(worker, (namespace, path), held)
-    }
-
-    fn place<S: Stretch<U>>(
+    /// A request was sent to the worker along stretches that join to its path, of which it held the first `held` units.
+    /// New units of slices are copied. Shared ones are not, and take the place of those that earlier requests came along.
+    pub fn placed<S: Stretch<U>>(
         &mut self,
         worker: WorkerId,
         (namespace, path): (u32, &[S]),

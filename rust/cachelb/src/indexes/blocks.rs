@@ -192,7 +192,7 @@ impl Blocks {
         held: usize,
         waits: &mut Ticket,
     ) {
-        let ticket = self.unconfirmed.placed(worker, (0, path), held);
+        let ticket = self.unconfirmed.placed(worker, (0, &[path]), held);
         if ticket != Ticket::default() {
             self.proven(std::mem::replace(waits, ticket));
         }

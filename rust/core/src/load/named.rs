@@ -70,7 +70,7 @@ impl Named {
         path: &[SequenceHash],
     ) -> Name {
         *self.firsts.entry(first).or_default() += 1;
-        let place = |worker| self.by_worker.placed(worker, (first.0, path), 0);
+        let place = |worker| self.by_worker.placed(worker, (first.0, &[path]), 0);
         (first, worker.map(place).unwrap_or_default())
     }
 

@@ -19,7 +19,7 @@ fn root(namespace: u32) -> u64 {
 }
 
 /// A stretch of a path that is placed.
-pub(super) trait Stretch<U>: Deref<Target = [U]> {
+pub trait Stretch<U>: Deref<Target = [U]> {
     /// The units in `range` without a copy, if that can be.
     fn view(&self, range: Range<usize>) -> Option<SharedSlice<U>>;
 }

@@ -3,6 +3,7 @@ use std::collections::BTreeSet;
 use proptest::prelude::*;
 
 use super::*;
+use crate::collections::shared_slice::SharedSlice;
 
 #[path = "../../tests/ledger/mod.rs"]
 mod ledger;
@@ -30,8 +31,8 @@ fn kept(gone: Option<Orphaned<u8>>) -> Option<(Vec<u8>, usize)> {
 fn the_last_of_several_owners_takes_the_blocks_with_it() {
     for is_reversed in [false, true] {
         let mut owners = Owners::new(100);
-        let first = owners.placed(worker(3), (0, b"abcde"), 2);
-        let second = owners.placed(worker(3), (0, b"abcde"), 5);
+        let first = owners.placed(worker(3), (0, &[b"abcde".as_slice()]), 2);
+        let second = owners.placed(worker(3), (0, &[b"abcde".as_slice()]), 5);
         let mut order = [first, second];
         if is_reversed {
             order.reverse();
@@ -47,9 +48,9 @@ fn the_last_of_several_owners_takes_the_blocks_with_it() {
 #[test]
 fn one_answer_proves_the_blocks_for_all_who_wait() {
     let mut owners = Owners::new(100);
-    let short = owners.placed(worker(0), (0, b"abcde"), 0);
-    let answered = owners.placed(worker(0), (0, b"abcxy"), 3);
-    let long = owners.placed(worker(0), (0, b"abcxyz"), 5);
+    let short = owners.placed(worker(0), (0, &[b"abcde".as_slice()]), 0);
+    let answered = owners.placed(worker(0), (0, &[b"abcxy".as_slice()]), 3);
+    let long = owners.placed(worker(0), (0, &[b"abcxyz".as_slice()]), 5);
     owners.proven(answered);
     assert_eq!(kept(owners.failed(short)), Some((b"abcde".to_vec(), 3)));
     assert_eq!(kept(owners.failed(long)), Some((b"abcxyz".to_vec(), 5)));
@@ -58,9 +59,10 @@ fn one_answer_proves_the_blocks_for_all_who_wait() {
 #[test]
 fn what_the_worker_lost_again_is_proven_no_more() {
     let mut owners = Owners::new(100);
-    let [first, second] = [0, 0].map(|held| owners.placed(worker(0), (0, b"abcde"), held));
+    let [first, second] =
+        [0, 0].map(|held| owners.placed(worker(0), (0, &[b"abcde".as_slice()]), held));
     owners.proven(first);
-    let third = owners.placed(worker(0), (0, b"abcde"), 1);
+    let third = owners.placed(worker(0), (0, &[b"abcde".as_slice()]), 1);
     assert_eq!(owners.failed(second), None);
     let gone = owners.failed(third);
     assert_eq!(kept(gone), Some((b"abcde".to_vec(), 1)));
@@ -69,11 +71,14 @@ fn what_the_worker_lost_again_is_proven_no_more() {
 #[test]
 fn what_was_there_before_has_no_owner() {
     let mut owners = Owners::new(100);
-    assert_eq!(owners.placed(worker(0), (0, b"abc"), 3), Ticket::default());
-    let longer = owners.placed(worker(0), (0, b"abcd"), 3);
-    owners.placed(worker(0), (0, b"ab"), 2);
-    owners.placed(worker(1), (0, b"abcd"), 4);
-    owners.placed(worker(0), (1, b"abcd"), 4);
+    assert_eq!(
+        owners.placed(worker(0), (0, &[b"abc".as_slice()]), 3),
+        Ticket::default()
+    );
+    let longer = owners.placed(worker(0), (0, &[b"abcd".as_slice()]), 3);
+    owners.placed(worker(0), (0, &[b"ab".as_slice()]), 2);
+    owners.placed(worker(1), (0, &[b"abcd".as_slice()]), 4);
+    owners.placed(worker(0), (1, &[b"abcd".as_slice()]), 4);
     assert_eq!(waiting(&owners), 1, "another worker, another namespace");
     assert_eq!(kept(owners.failed(longer)), Some((b"abcd".to_vec(), 3)));
     assert_eq!(owners.failed(Ticket::default()), None);
@@ -83,14 +88,14 @@ fn what_was_there_before_has_no_owner() {
 fn the_oldest_count_as_proven_beyond_the_capacity() {
     let mut owners = Owners::new(8);
     let paths: [&[u8]; 3] = [b"abcd", b"klm", b"xyz"];
-    let [first, second, third] = paths.map(|path| owners.placed(worker(0), (0, path), 0));
+    let [first, second, third] = paths.map(|path| owners.placed(worker(0), (0, &[path]), 0));
     assert_eq!(owners.failed(first), None);
     assert_eq!(kept(owners.failed(second)), Some((b"klm".to_vec(), 0)));
-    let long = owners.placed(worker(0), (0, b"0123456789"), 0);
+    let long = owners.placed(worker(0), (0, &[b"0123456789".as_slice()]), 0);
     assert_eq!(owners.failed(third), None);
     assert_eq!(kept(owners.failed(long)).unwrap().0, b"01234567");
     for i in 0..10_000_u32 {
-        owners.placed(worker(0), (0, &i.to_le_bytes()), 0);
+        owners.placed(worker(0), (0, &[i.to_le_bytes().as_slice()]), 0);
     }
     assert!(owners.slots[0].units <= 8 && waiting(&owners) <= 8);
     assert!(owners.ends.len() <= 8, "entries are used again");
@@ -99,7 +104,7 @@ fn the_oldest_count_as_proven_beyond_the_capacity() {
 #[test]
 fn a_ticket_ends_no_placement_that_took_its_entry() {
     let mut owners = Owners::new(100);
-    let place = |owners: &mut Owners<u8>| owners.placed(worker(0), (0, b"abcde"), 0);
+    let place = |owners: &mut Owners<u8>| owners.placed(worker(0), (0, &[b"abcde".as_slice()]), 0);
     let proven = place(&mut owners);
     owners.proven(proven);
     let forgotten = place(&mut owners);
@@ -120,7 +125,7 @@ fn thousands_that_wait_for_one_prefix_are_kept_once() {
     let mut owners = Owners::new(100_000);
     let prompt = vec![7_u64; 4_096];
     let held = |i| if i == 0 { 0 } else { prompt.len() };
-    let place = |i| owners.placed(worker(0), (0, &prompt), held(i));
+    let place = |i| owners.placed(worker(0), (0, &[prompt.as_slice()]), held(i));
     let mut tickets: Vec<Ticket> = (0..5_000).map(place).collect();
     assert_eq!(owners.slots[0].units, prompt.len());
     assert!(owners.memory_bytes() < 1 << 20);
@@ -135,8 +140,8 @@ fn thousands_that_wait_for_one_prefix_are_kept_once() {
 fn a_stretch_keeps_no_more_than_twice_its_size_alive() {
     let mut owners = Owners::new(100_000);
     let long = vec![7_u8; 50_000];
-    let first = owners.placed(worker(0), (0, &long), 0);
-    owners.placed(worker(0), (0, &[7, 7, 8]), 0);
+    let first = owners.placed(worker(0), (0, &[long.as_slice()]), 0);
+    owners.placed(worker(0), (0, &[[7, 7, 8].as_slice()]), 0);
     owners.proven(first);
     assert!(owners.units_bytes() < 100);
 }
@@ -177,10 +182,10 @@ proptest! {
                 Op::Place(slot, path, size) => {
                     let known = blocks(slot, &path).take_while(|block| held.contains(block)).count();
                     let ticket = if size == 0 {
-                        owners.placed(worker(slot), (0, &path), known)
+                        owners.placed(worker(slot), (0, &[path.as_slice()]), known)
                     } else {
                         let pieces: Vec<_> = path.chunks(size).map(SharedSlice::new).collect();
-                        owners.placed_shared(worker(slot), (0, &pieces), known)
+                        owners.placed(worker(slot), (0, &pieces), known)
                     };
                     held.extend(blocks(slot, &path));
                     ledger.place(id, slot, &path);

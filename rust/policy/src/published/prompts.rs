@@ -31,39 +31,34 @@ pub(super) struct Depths {
     pub total: u32,
 }
 
-/// The trees.
+/// One tree.
 #[derive(Debug)]
-pub(super) struct Prompts {
-    text: RadixTree<u8>,
-    tokens: RadixTree<u32>,
-    blocks: RadixTree<u32>,
-    /// Placements of each tree that wait for a first token, along its own labels.
-    waiting: (Owners<u8>, Owners<u32>, Owners<u32>),
-    /// Workers by their order.
-    workers: ByOrder<WorkerId>,
-    /// Tokens per block.
-    block_size: u64,
+struct Kept<U: Unit> {
+    tree: RadixTree<U>,
+    /// Placements that wait for a first token, along the labels of the tree.
+    waiting: Owners<U>,
 }
 
-fn tree<U: Unit>() -> RadixTree<U> {
-    RadixTree::new(1, None).expect("pages of one unit without a limit are in range")
-}
-
-impl Default for Prompts {
+impl<U: Unit + Hash> Default for Kept<U> {
     fn default() -> Self {
+        let tree = RadixTree::new(1, None);
         Self {
-            text: tree(),
-            tokens: tree(),
-            blocks: tree(),
-            waiting: (
-                Owners::new(MOST_WAITING),
-                Owners::new(MOST_WAITING),
-                Owners::new(MOST_WAITING),
-            ),
-            workers: ByOrder::default(),
-            block_size: 1,
+            tree: tree.expect("pages of one unit without a limit are in range"),
+            waiting: Owners::new(MOST_WAITING),
         }
     }
+}
+
+/// The trees.
+#[derive(Debug, Default)]
+pub(super) struct Prompts {
+    text: Kept<u8>,
+    tokens: Kept<u32>,
+    blocks: Kept<u32>,
+    /// Workers by their order.
+    workers: ByOrder<WorkerId>,
+    /// Tokens per block, known with the first of them.
+    block_size: u64,
 }
 
 /// A key in a namespace.
@@ -96,45 +91,66 @@ fn readable(text: &[u8]) -> Cow<'_, str> {
     String::from_utf8_lossy(text)
 }
 
-fn depths<U: Unit, K: Key<U> + ?Sized>(
-    tree: &RadixTree<U>,
-    rows: &[Candidate],
-    key: &K,
-    total: usize,
-) -> Depths {
-    let mut found = PrefixOverlaps::default();
-    tree.overlaps(key, &mut found);
-    let depth = |row: &Candidate| {
-        if row.slot == Candidate::NO_SLOT {
-            0
-        } else {
-            found.depth(row.slot)
+impl<U: Unit + Hash> Kept<U> {
+    fn depths<K: Key<U> + ?Sized>(&self, rows: &[Candidate], key: &K, total: usize) -> Depths {
+        let mut found = PrefixOverlaps::default();
+        self.tree.overlaps(key, &mut found);
+        let depth = |row: &Candidate| {
+            if row.slot == Candidate::NO_SLOT {
+                0
+            } else {
+                found.depth(row.slot)
+            }
+        };
+        Depths {
+            held: rows.iter().map(depth).collect(),
+            total: u32::try_from(total).unwrap_or(u32::MAX),
         }
-    };
-    Depths {
-        held: rows.iter().map(depth).collect(),
-        total: u32::try_from(total).unwrap_or(u32::MAX),
+    }
+
+    /// Records a key for a worker; the part it lacked waits for the first token.
+    fn record<K: Key<U> + ?Sized>(&mut self, worker: WorkerId, key: &K) -> Ticket {
+        // A registered worker is refused nothing.
+        let new = self.tree.insert(worker, key, Use::default()).unwrap_or(0);
+        let path = self.tree.pieces(key);
+        let total: usize = path.iter().map(|piece| U::count(piece)).sum();
+        let (mut held, mut left) = (0, total.saturating_sub(new as usize));
+        for piece in &path {
+            let units = U::prefix(piece, left);
+            held += units;
+            left -= U::count(&piece[..units]);
+        }
+        self.waiting.placed(worker, (key.namespace(), &path), held)
+    }
+
+    fn forget(&mut self, worker: WorkerId) {
+        self.waiting.forget(worker.slot);
+        let _ = self.tree.remove_worker(worker);
+    }
+
+    fn count(&self, worker: WorkerId) -> u64 {
+        self.tree.count(worker).unwrap_or(0)
+    }
+
+    /// The worker keeps that share of the tree.
+    fn evict(&mut self, worker: WorkerId, (target, size): (u64, u64)) {
+        let share = u128::from(self.count(worker)) * u128::from(target) / u128::from(size);
+        // It is registered, so nothing refuses.
+        let _ = self.tree.evict_worker(worker, share as u64);
+    }
+
+    fn memory_bytes(&self) -> usize {
+        self.tree.memory_bytes() + self.waiting.memory_bytes()
     }
 }
 
-/// Records a key for a worker; the part it lacked waits for the first token.
-fn record<U: Unit + Hash, K: Key<U> + ?Sized>(
-    tree: &mut RadixTree<U>,
-    waiting: &mut Owners<U>,
-    worker: WorkerId,
-    key: &K,
-) -> Ticket {
-    // A registered worker is refused nothing.
-    let new = tree.insert(worker, key, Use::default()).unwrap_or(0);
-    let path = tree.pieces(key);
-    let total: usize = path.iter().map(|piece| U::count(piece)).sum();
-    let (mut held, mut left) = (0, total.saturating_sub(new as usize));
-    for piece in &path {
-        let units = U::prefix(piece, left);
-        held += units;
-        left -= U::count(&piece[..units]);
+impl Kept<u32> {
+    fn failed(&mut self, ticket: Ticket) {
+        if let Some(gone) = self.waiting.failed(ticket) {
+            let key = Within(gone.namespace, &*gone.path);
+            let _ = self.tree.truncate(gone.worker, &key, gone.keep as u32);
+        }
     }
-    waiting.placed_shared(worker, (key.namespace(), &path), held)
 }
 
 impl Prompts {
@@ -145,15 +161,13 @@ impl Prompts {
             (Content::Text(text), _) => {
                 let text = readable(text);
                 let key = Within(space, &*text);
-                Some(depths(&self.text, rows, &key, u8::count(text.as_bytes())))
+                Some(self.text.depths(rows, &key, u8::count(text.as_bytes())))
             }
             (Content::Tokens(tokens), _) => {
                 let key = Within(space, tokens);
-                Some(depths(&self.tokens, rows, &key, tokens.len()))
+                Some(self.tokens.depths(rows, &key, tokens.len()))
             }
-            (Content::Hidden, Some(blocks)) => {
-                Some(depths(&self.blocks, rows, blocks, blocks.len()))
-            }
+            (Content::Hidden, Some(blocks)) => Some(self.blocks.depths(rows, blocks, blocks.len())),
             (Content::Hidden, None) => None,
         }
     }
@@ -162,45 +176,36 @@ impl Prompts {
     pub fn record(&mut self, view: &View<'_>, row: &Candidate) -> Option<Sent> {
         self.block_size = u64::from(view.block_size);
         let (space, worker) = (view.identity, self.register(row));
-        let (text, tokens, blocks) = &mut self.waiting;
         Some(match (view.content, view.blocks) {
             (Content::Text(given), _) => {
                 let key = Within(space, &*readable(given));
-                Sent::Text(record(&mut self.text, text, worker, &key))
+                Sent::Text(self.text.record(worker, &key))
             }
             (Content::Tokens(given), _) => {
                 let key = Within(space, given);
-                Sent::Tokens(record(&mut self.tokens, tokens, worker, &key))
+                Sent::Tokens(self.tokens.record(worker, &key))
             }
-            (Content::Hidden, Some(given)) => {
-                Sent::Blocks(record(&mut self.blocks, blocks, worker, given))
-            }
+            (Content::Hidden, Some(given)) => Sent::Blocks(self.blocks.record(worker, given)),
             (Content::Hidden, None) => return None,
         })
     }
 
     /// A request failed before it was answered: the parts that only it sent to its worker are taken back.
     pub fn failed(&mut self, sent: Sent) {
-        let (text, tokens, blocks) = &mut self.waiting;
         // A worker that left was forgotten with all that it was sent.
-        let (tree, gone) = match sent {
+        match sent {
             Sent::Text(ticket) => {
-                if let Some(gone) = text.failed(ticket) {
+                if let Some(gone) = self.text.waiting.failed(ticket) {
                     let Orphaned { worker, path, .. } = &gone;
                     let keep = u8::floor(path, gone.keep, 1);
                     let keep = u8::count(&path[..keep]) as u32;
                     let path = readable(path);
                     let key = Within(gone.namespace, &*path);
-                    let _ = self.text.truncate(*worker, &key, keep);
+                    let _ = self.text.tree.truncate(*worker, &key, keep);
                 }
-                return;
             }
-            Sent::Tokens(ticket) => (&mut self.tokens, tokens.failed(ticket)),
-            Sent::Blocks(ticket) => (&mut self.blocks, blocks.failed(ticket)),
-        };
-        if let Some(gone) = gone {
-            let key = Within(gone.namespace, &*gone.path);
-            let _ = tree.truncate(gone.worker, &key, gone.keep as u32);
+            Sent::Tokens(ticket) => self.tokens.failed(ticket),
+            Sent::Blocks(ticket) => self.blocks.failed(ticket),
         }
     }
 
@@ -210,9 +215,9 @@ impl Prompts {
             generation: row.order as u32,
         };
         if self.workers.insert(row.order, worker) != Some(worker) {
-            self.text.add_worker(worker, u32::MAX);
-            self.tokens.add_worker(worker, u32::MAX);
-            self.blocks.add_worker(worker, u32::MAX);
+            self.text.tree.add_worker(worker, u32::MAX);
+            self.tokens.tree.add_worker(worker, u32::MAX);
+            self.blocks.tree.add_worker(worker, u32::MAX);
         }
         worker
     }
@@ -225,10 +230,8 @@ impl Prompts {
     }
 
     fn size_of(&self, worker: WorkerId) -> u64 {
-        let text = self.text.count(worker).unwrap_or(0);
-        let tokens = self.tokens.count(worker).unwrap_or(0);
-        let blocks = self.blocks.count(worker).unwrap_or(0);
-        text + CHARACTERS * (tokens + blocks * self.block_size)
+        let blocks = self.blocks.count(worker) * self.block_size;
+        self.text.count(worker) + CHARACTERS * (self.tokens.count(worker) + blocks)
     }
 
     /// Lets workers that were sent more than `threshold` characters forget, down to `target`.
@@ -253,15 +256,10 @@ impl Prompts {
 
     /// Every tree keeps its share.
     fn evict(&mut self, worker: WorkerId, target: u64) {
-        let size = self.size_of(worker).max(1);
-        let share = |units: u64| (u128::from(units) * u128::from(target) / u128::from(size)) as u64;
-        let text = share(self.text.count(worker).unwrap_or(0));
-        let tokens = share(self.tokens.count(worker).unwrap_or(0));
-        let blocks = share(self.blocks.count(worker).unwrap_or(0));
-        // It is registered, so nothing refuses.
-        let _ = self.text.evict_worker(worker, text);
-        let _ = self.tokens.evict_worker(worker, tokens);
-        let _ = self.blocks.evict_worker(worker, blocks);
+        let share = (target, self.size_of(worker).max(1));
+        self.text.evict(worker, share);
+        self.tokens.evict(worker, share);
+        self.blocks.evict(worker, share);
     }
 }
 
@@ -269,29 +267,20 @@ impl State for Prompts {
     /// Forgets a worker.
     fn forget(&mut self, order: u64) {
         if let Some(worker) = self.workers.remove(&order) {
-            let (text, tokens, blocks) = &mut self.waiting;
-            text.forget(worker.slot);
-            tokens.forget(worker.slot);
-            blocks.forget(worker.slot);
-            let _ = self.text.remove_worker(worker);
-            let _ = self.tokens.remove_worker(worker);
-            let _ = self.blocks.remove_worker(worker);
+            self.text.forget(worker);
+            self.tokens.forget(worker);
+            self.blocks.forget(worker);
         }
     }
 
     fn memory_bytes(&self) -> usize {
-        self.text.memory_bytes()
-            + self.tokens.memory_bytes()
-            + self.blocks.memory_bytes()
-            + self.waiting.0.memory_bytes()
-            + self.waiting.1.memory_bytes()
-            + self.waiting.2.memory_bytes()
+        self.text.memory_bytes() + self.tokens.memory_bytes() + self.blocks.memory_bytes()
     }
 
     fn validate(&self) -> Result<()> {
-        self.text.validate()?;
-        self.tokens.validate()?;
-        self.blocks.validate()
+        self.text.tree.validate()?;
+        self.tokens.tree.validate()?;
+        self.blocks.tree.validate()
     }
 
     fn cache_lost(&mut self, order: u64) {
@@ -299,11 +288,10 @@ impl State for Prompts {
     }
 
     fn proven(&mut self, memory: &mut Memory, _first_token: Option<Millis>) {
-        let (text, tokens, blocks) = &mut self.waiting;
         match *memory {
-            Memory::Prompt(Sent::Text(ticket)) => text.proven(ticket),
-            Memory::Prompt(Sent::Tokens(ticket)) => tokens.proven(ticket),
-            Memory::Prompt(Sent::Blocks(ticket)) => blocks.proven(ticket),
+            Memory::Prompt(Sent::Text(ticket)) => self.text.waiting.proven(ticket),
+            Memory::Prompt(Sent::Tokens(ticket)) => self.tokens.waiting.proven(ticket),
+            Memory::Prompt(Sent::Blocks(ticket)) => self.blocks.waiting.proven(ticket),
             _ => {}
         }
     }

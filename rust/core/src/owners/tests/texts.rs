@@ -29,8 +29,8 @@ impl Texts {
         let new = self.tree.record(worker, text, None).unwrap() as usize;
         let held = u8::prefix(units, u8::count(units) - new);
         let path = self.tree.pieces(text);
-        let sharing = self.owners.placed_shared(worker, (0, &path), held);
-        [sharing, self.copying.placed(worker, (0, units), held)]
+        let sharing = self.owners.placed(worker, (0, &path), held);
+        [sharing, self.copying.placed(worker, (0, &[units]), held)]
     }
 
     fn answer(&mut self, [sharing, copying]: [Ticket; 2]) {

@@ -30,18 +30,8 @@ impl View<'_> {
         let mut out = begin(&FORMAT);
         put32(&mut out, config.block_size as u32);
         put32(&mut out, config.max_blocks_per_worker);
-        out.push(
-            Scheme::ALL
-                .iter()
-                .position(|scheme| *scheme == config.scheme)
-                .unwrap_or(0) as u8,
-        );
-        out.push(
-            Matcher::ALL
-                .iter()
-                .position(|matcher| *matcher == config.matcher)
-                .unwrap_or(0) as u8,
-        );
+        out.push(config.scheme as u8);
+        out.push(config.matcher as u8);
         put64(&mut out, config.seed);
         put_slots(&self.owner.registry.slots(), &mut out);
         index.snapshot(now, &mut out);

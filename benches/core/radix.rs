@@ -68,7 +68,7 @@ fn main() -> Result<()> {
     let mut out = PrefixOverlaps::default();
     for prompt in &some {
         matches.time(|| tree.overlaps(prompt.as_str(), &mut out));
-        assert_eq!(out.matched() as usize, prompt.len(), "it was inserted");
+        assert_eq!(out.matched as usize, prompt.len(), "it was inserted");
     }
     let half = tree.total() / 2;
     let mut worst = Duration::ZERO;

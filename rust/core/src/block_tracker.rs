@@ -58,15 +58,8 @@ pub struct Held {
 #[derive(Debug, Default)]
 pub struct Answer {
     depths: Depths,
-    found: Vec<Held>,
-}
-
-impl Answer {
     /// The workers that hold at least one leading block; in slot order, or in the order of `among` if that was given.
-    #[must_use]
-    pub fn found(&self) -> &[Held] {
-        &self.found
-    }
+    pub found: Vec<Held>,
 }
 
 /// One model's blocks and their holders.

@@ -167,13 +167,13 @@ impl<F: Form> Pair<F> {
         assert_eq!(self.out.iter().collect::<Vec<_>>(), expected, "overlaps");
         let best = expected.iter().map(|(_, depth)| *depth).max().unwrap_or(0);
         self.tree.match_prefix(owned.as_ref(), &mut self.out);
-        assert_eq!(self.out.matched(), best);
+        assert_eq!(self.out.matched, best);
         let holders: Vec<_> = expected.into_iter().filter(|(_, d)| *d == best).collect();
         assert_eq!(self.out.iter().collect::<Vec<_>>(), holders, "holders");
         let pieces = self.tree.pieces(owned.as_ref());
         let known: Vec<F::Unit> = pieces.iter().flat_map(|piece| piece.to_vec()).collect();
         assert_eq!(owned.as_ref().common(0, &known), known.len());
-        assert_eq!(F::Unit::count(&known), self.out.matched() as usize);
+        assert_eq!(F::Unit::count(&known), self.out.matched as usize);
     }
 
     fn apply(&mut self, op: &Op) {

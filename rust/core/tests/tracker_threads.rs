@@ -89,7 +89,7 @@ fn any_mix_of_changes_and_questions_leaves_a_sound_tracker() {
                 ),
                 _ => tracker.view().validate().unwrap(),
             }
-            assert!(answer.found().iter().all(|held| held.blocks > 0));
+            assert!(answer.found.iter().all(|held| held.blocks > 0));
             done.fetch_add(1, Ordering::Relaxed);
         }
     });
@@ -132,7 +132,7 @@ fn a_removed_worker_stays_away() {
             tracker
                 .view()
                 .overlaps(&chain, Origin::Tokens, None, &mut answer);
-            assert!(answer.found().is_empty(), "{:?} came back", answer.found());
+            assert!(answer.found.is_empty(), "{:?} came back", answer.found);
         }
     });
     assert!(tracker.registry().is_empty());

@@ -29,7 +29,7 @@ pub(crate) fn view<'a>(
         rows,
         best_overlap: rows.best_left.unwrap_or(rows.best_overlap),
         loads: book.loads.columns(),
-        apart: book.loads.apart(),
+        apart: &book.loads.apart,
         pace: book.pace,
         active: pool.counts_active.then(|| Active {
             named: &book.named,

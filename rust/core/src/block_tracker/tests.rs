@@ -33,7 +33,7 @@ fn overlaps(tracker: &BlockTracker, tokens: &[u32], among: Option<&[&str]>) -> V
     let (mut answer, view) = (Answer::default(), tracker.view());
     view.overlaps(&hashes(tracker, tokens), Origin::Tokens, among, &mut answer);
     view.validate().unwrap();
-    let held = answer.found().iter();
+    let held = answer.found.iter();
     held.map(|held| (name(tracker, held), held.blocks))
         .collect()
 }

@@ -19,14 +19,10 @@ fn due(armed: u64, record: u32, r: &Record) -> Due {
 pub(crate) struct Expiry {
     queue: BTreeSet<Due>,
     /// Whether a finite time to live was ever given since the index was empty.
-    used: bool,
+    pub(crate) used: bool,
 }
 
 impl Expiry {
-    pub(crate) fn used(&self) -> bool {
-        self.used
-    }
-
     pub(crate) fn next(&self) -> Option<u64> {
         self.queue.first().map(|(deadline, ..)| *deadline)
     }
@@ -57,15 +53,6 @@ impl Expiry {
         }
         self.queue.pop_first();
         Some(record)
-    }
-
-    /// Forgets everything, for an index without blocks.
-    pub(crate) fn reset(&mut self) {
-        *self = Self::default();
-    }
-
-    pub(crate) fn mark_used(&mut self) {
-        self.used = true;
     }
 
     /// The end of a time to live, as records have it.

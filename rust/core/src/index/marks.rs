@@ -97,9 +97,9 @@ pub(super) struct Marks {
     /// Marks by slot.
     counts: Vec<u64>,
     /// Slots of workers that resume only behind marks, up to the last one.
-    marked: Vec<u64>,
+    pub marked: Vec<u64>,
     /// Blocks needed above, by slot up to the last worker that needs some.
-    above: Vec<u32>,
+    pub above: Vec<u32>,
 }
 
 /// Sets an item of a column, which ends with the last that is not zero.
@@ -133,17 +133,6 @@ impl Marks {
     #[inline]
     pub fn refine(&self) -> bool {
         !self.marked.is_empty() || !self.above.is_empty()
-    }
-
-    /// Slots of workers that resume only behind marks.
-    pub fn marked_only(&self) -> &[u64] {
-        &self.marked
-    }
-
-    /// Blocks needed above, by slot; none in slots beyond.
-    #[inline]
-    pub fn above(&self) -> &[u32] {
-        &self.above
     }
 
     #[inline]

@@ -227,7 +227,7 @@ impl<T: Payload> LoadBook<T> {
         let others = load.requests(now, max_report_age_ms) - load.inflight;
         let crowd = 1.0 + f64::from(others) / f64::from(load.pending.max(1));
         let prefill_ms = crowd * work / speed;
-        Some((waited_ms, prefill_ms.max(self.pace.answer_ms() / 2.0)))
+        Some((waited_ms, prefill_ms.max(self.pace.answer_ms / 2.0)))
     }
 
     /// Releases all the booking still holds. Returns the phase it closed from, `None` if it was closed already.

@@ -135,19 +135,19 @@ mod tests {
             .map(|_| add(&mut book, DECODE, 0, Half::Decode))
             .collect();
         add(&mut book, DECODE, 10, Half::Whole);
-        assert_eq!(book.loads.apart(), [0, 4]);
+        assert_eq!(book.loads.apart, [0, 4]);
         for (id, left) in ids.iter().zip([3, 2]) {
             book.first_token(*id, Millis(9));
             book.first_token(*id, Millis(10));
-            assert_eq!(book.loads.apart(), [0, left]);
+            assert_eq!(book.loads.apart, [0, left]);
         }
         book.close(ids[0]);
         book.close(ids[2]);
-        assert_eq!(book.loads.apart(), [0, 1]);
+        assert_eq!(book.loads.apart, [0, 1]);
         book.split(ids[1], Half::Whole);
-        assert_eq!(book.loads.apart(), [0, 1], "it has its first token");
+        assert_eq!(book.loads.apart, [0, 1], "it has its first token");
         book.split(ids[3], Half::Whole);
-        assert_eq!(book.loads.apart(), [0, 0]);
+        assert_eq!(book.loads.apart, [0, 0]);
         book.validate().unwrap();
     }
 
@@ -160,10 +160,10 @@ mod tests {
             generation: 1,
             ..DECODE
         });
-        assert_eq!(book.loads.apart(), [0, 0]);
+        assert_eq!(book.loads.apart, [0, 0]);
         book.first_token(gone, Millis(5));
         book.close(gone);
-        assert_eq!(book.loads.apart(), [0, 0]);
+        assert_eq!(book.loads.apart, [0, 0]);
         book.validate().unwrap();
     }
 }

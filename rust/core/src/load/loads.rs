@@ -12,7 +12,7 @@ use crate::ids::{Millis, WorkerId};
 pub struct Loads {
     columns: Vec<Load>,
     /// By worker slot: bookings without a first token whose prompt another worker computes.
-    apart: Vec<u32>,
+    pub apart: Vec<u32>,
     reported: Vec<Option<Reported>>,
     changed: Changed,
     cold_clock: u64,
@@ -87,13 +87,6 @@ impl Loads {
     #[inline]
     pub fn inflight(&self, worker: WorkerId) -> u32 {
         self.get(worker).map_or(0, |load| load.inflight)
-    }
-
-    /// By worker slot: bookings without a first token whose prompt another worker computes.
-    #[must_use]
-    #[inline]
-    pub fn apart(&self) -> &[u32] {
-        &self.apart
     }
 
     /// Marks a slot for the next [`Loads::retain_changed`], whether or not its load changes until then.

@@ -139,7 +139,7 @@ pub struct Pace {
     /// Output tokens of the requests that ended, in the mean; 0 before the first.
     output_tokens: f64,
     /// Milliseconds that requests took whose first token was not reported, in the mean; 0 before the first.
-    answer_ms: f64,
+    pub answer_ms: f64,
 }
 
 impl Pace {
@@ -151,12 +151,6 @@ impl Pace {
             1.0
         };
         self.answer_ms += share * (took_ms as f64 - self.answer_ms);
-    }
-
-    /// Milliseconds of whole answers whose first token was not reported, 0 before the first.
-    #[must_use]
-    pub fn answer_ms(&self) -> f64 {
-        self.answer_ms
     }
 
     /// Work per millisecond of the fleet, `None` before the first token.

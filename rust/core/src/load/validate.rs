@@ -47,7 +47,7 @@ impl<T: Payload> LoadBook<T> {
                 load.output_blocks,
                 load.prompt_blocks,
                 load.pending,
-                self.loads.apart()[slot],
+                self.loads.apart[slot],
             );
             if held != *counted {
                 let text = format!("load of slot {slot} is {held:?}, its bookings say {counted:?}");

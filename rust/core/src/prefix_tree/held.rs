@@ -86,7 +86,7 @@ impl<S: Shape> Held<S> {
             self.sets.reserve(&self.lanes);
             self.merges = Vec::new();
             self.steps = Vec::new();
-            self.expiry.reset();
+            self.expiry = Expiry::default();
         }
     }
 }

@@ -85,7 +85,7 @@ impl<S: Shape> Held<S> {
 
     /// Appends the time that deadlines are kept from, and the workers.
     pub(crate) fn put_workers(&self, now: Millis, out: &mut Vec<u8>) {
-        put64(out, if self.expiry.used() { now.0 } else { NEVER });
+        put64(out, if self.expiry.used { now.0 } else { NEVER });
         put32(out, self.lanes.workers.len() as u32);
         for worker in &self.lanes.workers {
             put32(out, u32::from(worker.is_some()));
@@ -105,7 +105,7 @@ impl<S: Shape> Held<S> {
     ) -> Result<impl Fn(u64) -> u64 + use<S>> {
         let written = reader.u64()?;
         if written != NEVER {
-            self.expiry.mark_used();
+            self.expiry.used = true;
         }
         for _ in 0..reader.count(4)? {
             let worker = match reader.u32()? {

@@ -116,6 +116,6 @@ impl<S: Shape> Held<S> {
         // Two ghosts are one; a hole is where one of the two is none.
         (entry.count > 0) == (below.count > 0)
             && (!above.listed() || (record.listed() && above.epoch <= record.epoch))
-            && (!self.expiry.used() || above.expires <= record.expires)
+            && (!self.expiry.used || above.expires <= record.expires)
     }
 }

@@ -56,15 +56,8 @@ macro_rules! each {
 #[derive(Debug, Default)]
 pub struct PrefixAnswer {
     depths: PrefixOverlaps,
-    found: Vec<(WorkerId, u32)>,
-}
-
-impl PrefixAnswer {
     /// Workers with the units they hold, at least 1; in slot order, or in that of `among`.
-    #[must_use]
-    pub fn found(&self) -> &[(WorkerId, u32)] {
-        &self.found
-    }
+    pub found: Vec<(WorkerId, u32)>,
 }
 
 /// The tree.

@@ -13,7 +13,8 @@ use crate::prefix_tree::{Held, NONE};
 #[derive(Debug, Default, Clone)]
 pub struct PrefixOverlaps {
     held: Leading,
-    matched: u32,
+    /// The deepest depth of all workers.
+    pub matched: u32,
 }
 
 impl PrefixOverlaps {
@@ -27,12 +28,6 @@ impl PrefixOverlaps {
     /// Every slot in the answer with its depth, in ascending order.
     pub fn iter(&self) -> impl Iterator<Item = (u32, u32)> + '_ {
         self.held.iter()
-    }
-
-    /// The deepest depth of all workers.
-    #[must_use]
-    pub fn matched(&self) -> u32 {
-        self.matched
     }
 
     /// Begins the answer to a key. Returns the deepest node of it, and the depth up to which it is asked for.

@@ -118,7 +118,7 @@ fn found<'py>(
     answer: &Answer,
 ) -> PyResult<Bound<'py, PyDict>> {
     let dict = PyDict::new(py);
-    for held in answer.found() {
+    for held in &answer.found {
         if let Some(name) = tracker.names.get(py, tracker.core.registry(), held.worker) {
             dict.set_item(name, held.blocks)?;
         }

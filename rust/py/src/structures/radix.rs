@@ -262,7 +262,7 @@ impl RadixTree {
             let matched = self.find(py, prompt, |view, prompt| {
                 view.match_prefix(prompt, among.as_deref(), answer)
             })?;
-            let workers = answer.found().iter();
+            let workers = answer.found.iter();
             let workers =
                 workers.filter_map(|(worker, _)| self.names.get(py, self.core.registry(), *worker));
             Ok(PrefixMatch {
@@ -289,7 +289,7 @@ impl RadixTree {
                 view.overlaps(prompt, among.as_deref(), answer)
             })?;
             let dict = PyDict::new(py);
-            for (worker, units) in answer.found() {
+            for (worker, units) in &answer.found {
                 if let Some(name) = self.names.get(py, self.core.registry(), *worker) {
                     dict.set_item(name, units)?;
                 }

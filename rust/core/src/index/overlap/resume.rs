@@ -37,9 +37,9 @@ struct Wanted<'a> {
 impl Wanted<'_> {
     /// Workers that resume only behind marks have no depth until one is found, those that need blocks above less.
     fn begin(&mut self, marks: &Marks) {
-        self.depths.split(self.held, marks.marked_only(), self.left);
+        self.depths.split(self.held, &marks.marked, self.left);
         self.open = self.left.iter().filter(|slots| **slots != 0).count();
-        for (slot, above) in (0..).zip(marks.above()) {
+        for (slot, above) in (0..).zip(&marks.above) {
             if *above > 0 && self.depths.has(slot) {
                 let depth = self.held.get(slot).saturating_sub(*above);
                 self.depths.cut(slot, depth.min(self.most));
@@ -56,7 +56,7 @@ impl Wanted<'_> {
         let wanted = slots & *left;
         if wanted != 0 {
             let is_one = wanted.is_power_of_two();
-            let found = if is_one && marks.above().is_empty() {
+            let found = if is_one && marks.above.is_empty() {
                 self.depths.set_one(at, wanted, depth, self.held)
             } else {
                 Self::find_some(
@@ -82,7 +82,7 @@ impl Wanted<'_> {
         depth: u32,
         most: u32,
     ) -> u64 {
-        let (held, above) = (held.word(at), marks.above());
+        let (held, above) = (held.word(at), &marks.above);
         if above.is_empty() && depths.set_all(at, wanted, depth, held) {
             return wanted;
         }
@@ -192,7 +192,7 @@ impl Overlaps {
         };
         climb.begin();
         if self.known > 0 && self.version == index.held.shape.version && !marks.is_empty() {
-            let above = marks.above().iter().max().copied().unwrap_or(0);
+            let above = marks.above.iter().max().copied().unwrap_or(0);
             climb.from(self.block, self.known.min(most.saturating_add(above)));
         }
         self.separate = climb.separate;

@@ -146,7 +146,8 @@ pub struct Normaliser {
     seen: u32,
     own_mean: [f32; COLUMNS],
     own_squares: [f32; COLUMNS],
-    mismatch: bool,
+    /// Whether it does not fit what was seen so far.
+    pub mismatch: bool,
 }
 
 impl Normaliser {
@@ -190,12 +191,6 @@ impl Normaliser {
             let own = (self.own_squares[j] / self.seen as f32).sqrt();
             (self.own_mean[j] - self.mean[j]).abs() > FAR * std || own > WIDE * std
         })
-    }
-
-    /// Whether it fits what was seen so far.
-    #[must_use]
-    pub fn is_mismatched(&self) -> bool {
-        self.mismatch
     }
 }
 
@@ -304,10 +299,10 @@ mod tests {
             let (mean, std) = ([mean; COLUMNS], [std; COLUMNS]);
             let mut normaliser = Normaliser::new((&mean, &std));
             for i in 0..COMPARED {
-                assert!(!normaliser.is_mismatched());
+                assert!(!normaliser.mismatch);
                 normaliser.observe(&row(60.0 + (i % 9) as f32 * 10.0));
             }
-            assert_eq!(normaliser.is_mismatched(), !fits);
+            assert_eq!(normaliser.mismatch, !fits);
         }
     }
 }

@@ -87,8 +87,10 @@ pub struct PendingRows {
     reward: Reward,
     /// Times to a first token are cut to so many seconds: how late a hopeless request was teaches nothing.
     clip_s: f64,
-    open: usize,
-    dropped: Dropped,
+    /// Rows whose cost is not known.
+    pub open: usize,
+    /// The requests that gave no sample.
+    pub dropped: Dropped,
 }
 
 fn seconds(from: Millis, to: Millis) -> f64 {
@@ -105,18 +107,6 @@ impl PendingRows {
             open: 0,
             dropped: Dropped::default(),
         }
-    }
-
-    /// Rows whose cost is not known.
-    #[must_use]
-    pub fn open_rows(&self) -> usize {
-        self.open
-    }
-
-    /// The requests that gave no sample.
-    #[must_use]
-    pub fn dropped(&self) -> Dropped {
-        self.dropped
     }
 
     /// A request was routed.
@@ -246,7 +236,7 @@ mod tests {
             assert_eq!(rows.answered(&mut held, Some(Millis(first))), None);
             assert_eq!(rows.served(&mut held, None, Millis(first)), None);
         }
-        assert_eq!(rows.open_rows(), 0);
+        assert_eq!(rows.open, 0);
     }
 
     #[test]
@@ -265,7 +255,7 @@ mod tests {
             absurd: 1,
             not_finite: 2,
         };
-        assert_eq!((rows.dropped(), rows.open_rows()), (expected, 0));
+        assert_eq!((rows.dropped, rows.open), (expected, 0));
     }
 
     #[test]
@@ -301,11 +291,11 @@ mod tests {
     fn rows_leave_with_their_booking() {
         let mut rows = PendingRows::new(Reward::Ttft, 15.0);
         let [mut answered, mut ended] = [(), ()].map(|()| rows.open(pending(None)));
-        assert_eq!(rows.open_rows(), 2);
+        assert_eq!(rows.open, 2);
         rows.answered(&mut answered, Some(Millis(1_500)));
         rows.ended(&mut answered);
-        assert_eq!(rows.open_rows(), 1);
+        assert_eq!(rows.open, 1);
         rows.ended(&mut ended);
-        assert_eq!(rows.open_rows(), 0);
+        assert_eq!(rows.open, 0);
     }
 }

@@ -192,7 +192,7 @@ pub struct Trainer {
     running: Option<Running>,
     model: Option<Arc<Model>>,
     /// The model was loaded, not trained here.
-    loaded: bool,
+    pub loaded: bool,
     samples: u64,
     pooled: usize,
     rounds: u64,
@@ -228,12 +228,6 @@ impl Trainer {
     #[must_use]
     pub fn model(&self) -> Option<&Arc<Model>> {
         self.model.as_ref()
-    }
-
-    /// Whether that was given, not trained here.
-    #[must_use]
-    pub fn is_loaded(&self) -> bool {
-        self.loaded
     }
 
     /// Takes a sample in. Returns whether another model decides from now on. `trusted` unless the one that does is

@@ -122,7 +122,7 @@ impl Learned {
             let floor = self.settings.reward.resolution();
             self.drift.start((model.errors().mae as f32).max(floor));
         }
-        if !self.trainer.is_loaded() {
+        if !self.trainer.loaded {
             self.normaliser = None;
         }
     }
@@ -137,7 +137,7 @@ impl Learned {
             return None;
         }
         let mismatched = self.normaliser.as_ref();
-        if mismatched.is_some_and(Normaliser::is_mismatched) {
+        if mismatched.is_some_and(|normaliser| normaliser.mismatch) {
             Some(Reason::NormaliserMismatch)
         } else if self.drift.is_off() {
             Some(Reason::ModelDrift)
@@ -428,8 +428,8 @@ impl parts::State for Learned {
 
     fn learned(&self) -> Option<LearnedStats> {
         let mut stats = LearnedStats {
-            pending: self.pending.open_rows(),
-            dropped: self.pending.dropped(),
+            pending: self.pending.open,
+            dropped: self.pending.dropped,
             drift: self.drift.error().into(),
             drifting: self.drift.off(),
             decisions: COUNTED

@@ -29,8 +29,8 @@ use crate::rule::choice::Choice;
 use crate::rule::credits::Credits;
 use crate::rule::memo::{Memory, Memos};
 use crate::rule::pair::{PairChoice, Pairing};
-use crate::rule::parts::{Routed, State};
-use crate::rule::routes::{Claim, RoutePosition};
+use crate::rule::parts::State;
+use crate::rule::routes::{Claim, Rank, RoutePosition, Routes};
 use crate::rule::tiers::Loads;
 use crate::rule::view::View;
 
@@ -93,7 +93,7 @@ impl Properties {
 /// One policy's rule: its settings and the little state it keeps.
 ///
 /// `choose` decides, and changes nothing but the generator; the other calls report the outcome. A rule that wraps another
-/// one passes on `choose`, `settled` and the scores itself; calls of [`State`] and [`Routed`] reach all rules.
+/// one passes on `choose`, `settled` and the scores itself; calls of [`State`] and [`Routes`] reach all rules.
 pub trait Rule: Debug + Send {
     /// Picks a row. The view has at least one.
     fn choose(&self, view: &View<'_>, rng: &mut Rng) -> Choice;
@@ -154,12 +154,12 @@ pub trait Rule: Debug + Send {
     }
 
     /// The routes of the rule, or of the one that it wraps.
-    fn routed(&self) -> Option<&dyn Routed> {
+    fn routed(&self) -> Option<&Routes> {
         self.inner()?.routed()
     }
 
     /// As above, to be changed.
-    fn routed_mut(&mut self) -> Option<&mut dyn Routed> {
+    fn routed_mut(&mut self) -> Option<&mut Routes> {
         self.inner_mut()?.routed_mut()
     }
 }
@@ -217,26 +217,26 @@ impl dyn Rule + '_ {
         self.states().try_for_each(State::validate)
     }
 
-    /// See [`Routed::routes`].
+    /// How many prefixes are remembered beside any index.
     #[must_use]
     pub fn routes(&self) -> usize {
-        self.routed().map_or(0, Routed::routes)
+        self.routed().map_or(0, Routes::len)
     }
 
-    /// See [`Routed::remote_routes`].
+    /// How many of them came from other routers.
     #[must_use]
     pub fn remote_routes(&self) -> usize {
-        self.routed().map_or(0, Routed::remote_routes)
+        self.routed().map_or(0, Routes::remote)
     }
 
-    /// See [`Routed::teaches`].
+    /// Calls `each` with the routes that a booking will teach when it is answered.
     pub fn teaches(&self, memory: &Memory, now: Millis, each: &mut dyn FnMut(Claim)) {
-        if let Some(own) = self.routed() {
-            own.teaches(memory, now, each);
+        if let (Some(own), Memory::Lesson(lesson)) = (self.routed(), memory) {
+            own.claims(lesson, now).for_each(each);
         }
     }
 
-    /// See [`Routed::publish_routes`].
+    /// Calls `each` with the routes behind `after`, at most `most` of them. Returns how far it came, `None` at the end.
     pub fn publish_routes(
         &self,
         after: RoutePosition,
@@ -244,12 +244,12 @@ impl dyn Rule + '_ {
         now: Millis,
         each: &mut dyn FnMut(Claim),
     ) -> Option<RoutePosition> {
-        self.routed()?.publish_routes(after, most, now, each)
+        self.routed()?.publish(after, most, now, each)
     }
 
-    /// See [`Routed::receive_route`]. `None` from a rule that learns no routes.
+    /// Another router learned a route. Returns whether it was taken in, `None` from a rule that learns no routes.
     pub fn receive_route(&mut self, claim: Claim, now: Millis) -> Option<bool> {
-        Some(self.routed_mut()?.receive_route(claim, now))
+        Some(self.routed_mut()?.learn(claim, Rank::Remote, now))
     }
 
     /// The states of this rule and of those that it wraps.

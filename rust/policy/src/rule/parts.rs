@@ -1,4 +1,4 @@
-//! Optional parts of a rule, each a small trait: its state of workers, sessions and bookings, and the routes it shares.
+//! The optional state of a rule: of workers, sessions and bookings.
 
 use cachelb_core::error::Result;
 use cachelb_core::ids::Millis;
@@ -6,7 +6,6 @@ use cachelb_core::ids::Millis;
 use cachelb_learned::LearnedStats;
 
 use crate::rule::memo::Memory;
-use crate::rule::routes::{Claim, RoutePosition};
 
 /// How a booking ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -84,30 +83,6 @@ pub trait State {
     fn validate(&self) -> Result<()> {
         Ok(())
     }
-}
-
-/// Prefixes that a rule remembers beside any index, and that routers share.
-pub trait Routed {
-    /// How many there are.
-    fn routes(&self) -> usize;
-
-    /// How many of them came from other routers.
-    fn remote_routes(&self) -> usize;
-
-    /// Calls `each` with the routes that a booking will teach when it is answered.
-    fn teaches(&self, memory: &Memory, now: Millis, each: &mut dyn FnMut(Claim));
-
-    /// Calls `each` with the routes behind `after`, at most `most` of them. Returns how far it came, `None` at the end.
-    fn publish_routes(
-        &self,
-        after: RoutePosition,
-        most: usize,
-        now: Millis,
-        each: &mut dyn FnMut(Claim),
-    ) -> Option<RoutePosition>;
-
-    /// Another router learned a route. Returns whether it was taken in.
-    fn receive_route(&mut self, claim: Claim, now: Millis) -> bool;
 }
 
 /// The field with the state of a rule, or `*own` if the rule itself has it.

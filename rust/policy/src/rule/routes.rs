@@ -18,6 +18,8 @@ use cachelb_core::error::{Error, Result};
 use cachelb_core::ids::{Millis, RouteKey, SequenceHash};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
+use crate::rule::memo::Lesson;
+
 /// Workers that a route names; the oldest claim makes room.
 const MAX_HOLDERS: usize = 16;
 
@@ -57,8 +59,9 @@ struct Holder {
 
 /// One prefix.
 #[derive(Debug)]
-pub(crate) struct Route {
-    depth: u32,
+pub struct Route {
+    /// Blocks of the prefix.
+    pub depth: u32,
     rank: Rank,
     /// Rises with every use of any route.
     used: u64,
@@ -68,7 +71,7 @@ pub(crate) struct Route {
 
 /// How many routes there are and how long they live.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Limits {
+pub struct Limits {
     pub routes: usize,
     /// Time after which a worker that served a prefix is no longer assumed to hold it.
     pub ttl_ms: u64,
@@ -80,30 +83,9 @@ impl Limits {
     }
 }
 
-/// A route as seen at one time.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Seen<'a> {
-    route: &'a Route,
-    limits: Limits,
-    now: Millis,
-}
-
-impl Seen<'_> {
-    /// Blocks of the prefix.
-    pub fn depth(&self) -> u32 {
-        self.route.depth
-    }
-
-    /// Registration orders of the workers that hold it, the first that learned it first.
-    pub fn holders(&self) -> impl Iterator<Item = u64> {
-        let live = |holder: &&Holder| !self.limits.is_over(**holder, self.now);
-        self.route.holders.iter().filter(live).map(|h| h.order)
-    }
-}
-
 /// All routes.
 #[derive(Debug)]
-pub(crate) struct Routes {
+pub struct Routes {
     limits: Limits,
     table: HashMap<RouteKey, Route, SeededHash>,
     /// By rank and last use: the first goes first.
@@ -143,25 +125,32 @@ impl Routes {
         RouteKey(xxh3_64_with_seed(&hash.0.to_le_bytes(), self.seed))
     }
 
-    /// The routes that begin the prompt with the blocks `path`, deepest first, at `now`.
-    pub fn along<'a>(
-        &'a self,
-        path: &'a [SequenceHash],
-        now: Millis,
-    ) -> impl Iterator<Item = Seen<'a>> {
+    /// The claims of a lesson, the deepest first: it is the first to go.
+    pub fn claims(&self, lesson: &Lesson, now: Millis) -> impl Iterator<Item = Claim> {
+        lesson.keys.iter().rev().map(move |&(hash, depth)| Claim {
+            order: lesson.order,
+            age_ms: now.0.saturating_sub(lesson.at.0),
+            key: self.key(hash),
+            depth,
+        })
+    }
+
+    /// The routes that begin the prompt with the blocks `path`, deepest first.
+    pub fn along<'a>(&'a self, path: &'a [SequenceHash]) -> impl Iterator<Item = &'a Route> {
         self.depths
             .range(..=path.len() as u32)
             .rev()
             .filter_map(move |(&depth, _)| {
                 let hash = path.get((depth as usize).checked_sub(1)?)?;
                 let route = self.table.get(&self.key(*hash));
-                let route = route.filter(|route| route.depth == depth)?;
-                Some(Seen {
-                    route,
-                    limits: self.limits,
-                    now,
-                })
+                route.filter(|route| route.depth == depth)
             })
+    }
+
+    /// Registration orders of the workers that hold a route at `now`, the first that learned it first.
+    pub fn holders(&self, route: &Route, now: Millis) -> impl Iterator<Item = u64> {
+        let live = move |holder: &&Holder| !self.limits.is_over(**holder, now);
+        route.holders.iter().filter(live).map(|holder| holder.order)
     }
 
     /// Marks the routes that begin `path` as used, the shallowest last.

@@ -28,9 +28,9 @@ use crate::rule::Rule;
 use crate::rule::choice::Choice;
 use crate::rule::memo::{Lesson, Memory, Memos};
 use crate::rule::options::Seconds;
-use crate::rule::parts::{Ended, Routed, State, state};
+use crate::rule::parts::{Ended, State, state};
 use crate::rule::reason::Reason;
-use crate::rule::routes::{Claim, Limits, Rank, RoutePosition, Routes, Seen};
+use crate::rule::routes::{Claim, Limits, Rank, Route, Routes};
 use crate::rule::view::{Candidate, View, cold_spread, lowest};
 
 /// Requests over the bound of `load_imbalance_factor`, of all routers.
@@ -80,16 +80,6 @@ impl BoundaryLearning {
         }
     }
 
-    /// The claims of a lesson, the deepest first: it is the first to go.
-    fn claims(&self, lesson: &Lesson, now: Millis) -> impl Iterator<Item = Claim> {
-        lesson.keys.iter().rev().map(move |&(hash, depth)| Claim {
-            order: lesson.order,
-            age_ms: now.0.saturating_sub(lesson.at.0),
-            key: self.routes.key(hash),
-            depth,
-        })
-    }
-
     /// Depths in blocks at which the prompt is learned, rising.
     fn keys(&self, view: &View<'_>) -> Vec<u32> {
         let blocks = view.total_blocks().unwrap_or(0);
@@ -113,18 +103,19 @@ impl BoundaryLearning {
     fn find(&self, view: &View<'_>, rng: &mut Rng) -> Option<Match> {
         let path = view.blocks?;
         let rows = view.rows;
-        let row_of = |route: Seen<'_>| {
-            let holds = |row: &Candidate| route.holders().any(|order| order == row.order);
+        let row_of = |route: &Route| {
+            let holders = || self.routes.holders(route, view.now);
+            let holds = |row: &Candidate| holders().any(|order| order == row.order);
             let row = lowest(rows, rng, holds, Candidate::load)?;
             let is_here = |order: &u64| rows.iter().any(|row| row.order == *order);
-            let original = route.holders().find(is_here)?;
+            let original = holders().find(is_here)?;
             Some(Match {
                 row,
-                depth: route.depth(),
+                depth: route.depth,
                 original,
             })
         };
-        self.routes.along(path, view.now).find_map(row_of)
+        self.routes.along(path).find_map(row_of)
     }
 
     /// Whether a request of the route of `row` goes elsewhere.
@@ -155,8 +146,8 @@ impl BoundaryLearning {
     #[cfg(test)]
     pub(crate) fn depths(&self, view: &View<'_>) -> Vec<u32> {
         let path = view.blocks.unwrap_or_default();
-        let routes = self.routes.along(path, view.now);
-        let mut depths: Vec<u32> = routes.map(|route| route.depth()).collect();
+        let routes = self.routes.along(path);
+        let mut depths: Vec<u32> = routes.map(|route| route.depth).collect();
         depths.reverse();
         depths
     }
@@ -219,12 +210,12 @@ impl Rule for BoundaryLearning {
 
     state!(own => *own);
 
-    fn routed(&self) -> Option<&dyn Routed> {
-        Some(self)
+    fn routed(&self) -> Option<&Routes> {
+        Some(&self.routes)
     }
 
-    fn routed_mut(&mut self) -> Option<&mut dyn Routed> {
-        Some(self)
+    fn routed_mut(&mut self) -> Option<&mut Routes> {
+        Some(&mut self.routes)
     }
 }
 
@@ -250,7 +241,7 @@ impl State for BoundaryLearning {
         let Memory::Lesson(lesson) = memory else {
             return;
         };
-        let claims: Vec<Claim> = self.claims(lesson, lesson.at).collect();
+        let claims: Vec<Claim> = self.routes.claims(lesson, lesson.at).collect();
         for claim in claims {
             self.routes.learn(claim, Rank::Local, lesson.at);
         }
@@ -261,35 +252,5 @@ impl State for BoundaryLearning {
         if ended == Ended::Served {
             self.proven(memory, None);
         }
-    }
-}
-
-impl Routed for BoundaryLearning {
-    fn routes(&self) -> usize {
-        self.routes.len()
-    }
-
-    fn remote_routes(&self) -> usize {
-        self.routes.remote()
-    }
-
-    fn teaches(&self, memory: &Memory, now: Millis, each: &mut dyn FnMut(Claim)) {
-        if let Memory::Lesson(lesson) = memory {
-            self.claims(lesson, now).for_each(each);
-        }
-    }
-
-    fn publish_routes(
-        &self,
-        after: RoutePosition,
-        most: usize,
-        now: Millis,
-        each: &mut dyn FnMut(Claim),
-    ) -> Option<RoutePosition> {
-        self.routes.publish(after, most, now, each)
-    }
-
-    fn receive_route(&mut self, claim: Claim, now: Millis) -> bool {
-        self.routes.learn(claim, Rank::Remote, now)
     }
 }

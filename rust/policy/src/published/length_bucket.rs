@@ -27,7 +27,7 @@ use crate::rule::choice::Choice;
 use crate::rule::memo::Memos;
 use crate::rule::parts::{State, state};
 use crate::rule::reason::Reason;
-use crate::rule::view::{Candidate, View, cold_spread, lowest_at, per_weight};
+use crate::rule::view::{Candidate, View, cold_spread, extremes, lowest_at, per_weight};
 
 #[derive(Debug, Clone, Copy)]
 struct Member {
@@ -238,12 +238,6 @@ fn holder(
     }
 }
 
-fn extremes(loads: &[f64]) -> (f64, f64) {
-    let low = loads.iter().copied().fold(f64::INFINITY, f64::min);
-    let high = loads.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-    (low, high)
-}
-
 impl Rule for LengthBucket {
     fn choose(&self, view: &View<'_>, rng: &mut Rng) -> Choice {
         if view.prompt_tokens == 0 && view.blocks.is_none() {
@@ -251,7 +245,7 @@ impl Rule for LengthBucket {
         }
         let (buckets, places) = self.covering(view.rows);
         let loads = self.loads(&buckets, &places, view);
-        let (low, high) = extremes(&loads);
+        let (low, high) = extremes(loads.iter().copied());
         if high - low > self.options.balance_abs_threshold
             && high > self.options.balance_rel_threshold * low
         {

@@ -30,7 +30,7 @@ use crate::rule::{Properties, Rule};
 use crate::rule::about::{About, Need, Ruled, Setup};
 use crate::rule::options::{Configure, NOT_NEGATIVE, Policy, Seconds, options};
 use crate::rule::placements::Placements;
-use crate::rule::view::{Candidate, Media, View, cheapest, draw_at, known, per_weight};
+use crate::rule::view::{Candidate, Media, View, cheapest, draw_at, extremes, known, per_weight};
 
 /// How long a placement counts as cached in Dynamo.
 const TTL_MS: u64 = 120_000;
@@ -155,10 +155,7 @@ impl Rule for OverlapCost {
     fn choose(&self, view: &View<'_>, rng: &mut Rng) -> Choice {
         let costs = self.costs(view);
         let row = if self.router_temperature > 0.0 {
-            let bounds = (f64::INFINITY, f64::NEG_INFINITY);
-            let (low, high) = costs.iter().fold(bounds, |(low, high), cost| {
-                (low.min(*cost), high.max(*cost))
-            });
+            let (low, high) = extremes(costs.iter().copied());
             let spread = if high > low { high - low } else { 1.0 };
             draw_at(view.rows.len(), rng, |i| {
                 (-(costs[i] - low) / spread / self.router_temperature).exp()

@@ -23,7 +23,7 @@ use crate::rule::options::{ANY_NUMBER, Configure, FRACTION, Policy, Seconds, con
 use crate::rule::parts::state;
 use crate::rule::reason::Reason;
 use crate::rule::values::words;
-use crate::rule::view::{Candidate, View, lowest_at};
+use crate::rule::view::{Candidate, View, extremes, lowest_at};
 use crate::rule::{Properties, Rule};
 use crate::rules::power_of_two::{Compare, PowerOfTwo};
 
@@ -158,10 +158,7 @@ impl PrefixAffinity {
     }
 
     fn is_imbalanced(&self, rows: &[Candidate]) -> bool {
-        let loads = rows.iter().map(Candidate::load);
-        let (low, high) = loads.fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), load| {
-            (low.min(load), high.max(load))
-        });
+        let (low, high) = extremes(rows.iter().map(Candidate::load));
         high - low > self.settings.imbalanced_threshold
     }
 

@@ -16,7 +16,7 @@ use crate::rule::gate::SpillGate;
 use crate::rule::options::{Configure, NOT_NEGATIVE, Policy, options};
 use crate::rule::reason::Reason;
 use crate::rule::values::words;
-use crate::rule::view::{Candidate, View, cold_spread, lowest, mean_load};
+use crate::rule::view::{Candidate, View, cold_spread, extremes, lowest, mean_load};
 use crate::rule::{Properties, Rule};
 
 /// Whose imbalance counts.
@@ -98,13 +98,7 @@ impl Rule for PrefixCacheAndLoad {
         if let Some(choice) = Choice::unmatchable(view, rng) {
             return choice;
         }
-        let (low, high) = view
-            .rows
-            .iter()
-            .map(Candidate::load)
-            .fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), load| {
-                (low.min(load), high.max(load))
-            });
+        let (low, high) = extremes(view.rows.iter().map(Candidate::load));
         if let Scope::Fleet(threshold) = self.scope
             && high - low > threshold
         {

@@ -357,6 +357,14 @@ pub(crate) fn lowest<K: PartialOrd + Copy>(
     lowest_at(rows.len(), rng, |i| keep(&rows[i]).then(|| cost(&rows[i])))
 }
 
+/// The least and the greatest of the values.
+#[cfg(feature = "published")]
+pub(crate) fn extremes(values: impl Iterator<Item = f64>) -> (f64, f64) {
+    values.fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), value| {
+        (low.min(value), high.max(value))
+    })
+}
+
 /// Index of the cheapest of the rows that `keep` admits, by the costs of all rows; among equals the least loaded.
 #[cfg(feature = "published")]
 pub(crate) fn cheapest(

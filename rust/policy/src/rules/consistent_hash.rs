@@ -58,23 +58,18 @@ impl Configure for ConsistentHashOptions {
 /// The rule and its ring.
 #[derive(Debug)]
 pub struct ConsistentHash {
-    /// Points on the ring of a worker of weight 1.
-    pub vnodes: u32,
     /// Slack over the fair share of the load; `None` for a ring that never looks at the load.
     pub epsilon: Option<f64>,
-    /// Hash seed; routers that must agree share it.
-    pub seed: u64,
     ring: Ring,
 }
 
 impl ConsistentHash {
-    /// A rule that has seen no worker.
+    /// A rule that has seen no worker, with `vnodes` points on the ring of a worker of weight 1. Routers that must agree
+    /// share the seed.
     #[must_use]
     pub fn new(vnodes: u32, epsilon: Option<f64>, seed: u64) -> Self {
         Self {
-            vnodes,
             epsilon,
-            seed,
             ring: Ring::new(vnodes, seed),
         }
     }

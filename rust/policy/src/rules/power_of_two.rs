@@ -10,7 +10,7 @@ use crate::rule::choice::Choice;
 use crate::rule::options::{Configure, Policy, options};
 use crate::rule::reason::Reason;
 use crate::rule::values::words;
-use crate::rule::view::{Candidate, View};
+use crate::rule::view::{Candidate, View, lowest_at};
 
 words!(Compare { Inflight = "inflight", ExpectedWait = "expected-wait" });
 
@@ -68,19 +68,8 @@ impl Rule for PowerOfTwo {
         };
         // One unit for the whole sample: one worker without a report makes all compare by requests.
         let costs = waits.unwrap_or_else(|| sample.iter().map(|&i| view.rows[i].load()).collect());
-        let low = costs.iter().copied().fold(f64::INFINITY, f64::min);
-        let ties: Vec<usize> = sample
-            .iter()
-            .zip(&costs)
-            .filter(|(_, c)| **c <= low)
-            .map(|(&i, _)| i)
-            .collect();
-        let row = if ties.len() == 1 {
-            ties[0]
-        } else {
-            ties[rng.below(ties.len())]
-        };
-        Choice::cold(row, Reason::LeastLoaded)
+        let least = lowest_at(costs.len(), rng, |at| Some(costs[at])).unwrap_or(0);
+        Choice::cold(sample[least], Reason::LeastLoaded)
     }
 
     fn score(&self, view: &View<'_>, row: usize) -> Option<f64> {

@@ -8,7 +8,7 @@ use crate::rule::about::{About, Need, Ruled, Setup};
 use crate::rule::choice::Choice;
 use crate::rule::options::{Configure, Policy, options};
 use crate::rule::reason::Reason;
-use crate::rule::view::{View, draw};
+use crate::rule::view::{View, draw, weights_are_equal};
 
 options! {
     /// A worker drawn at random, in proportion to weight (`set_weight`).
@@ -36,12 +36,7 @@ pub struct Random;
 
 impl Rule for Random {
     fn choose(&self, view: &View<'_>, rng: &mut Rng) -> Choice {
-        let first = view.rows[0].weight;
-        let equal = view
-            .rows
-            .iter()
-            .all(|row| row.weight.total_cmp(&first).is_eq());
-        let row = if equal {
+        let row = if weights_are_equal(view.rows) {
             rng.below(view.rows.len())
         } else {
             draw(view.rows, rng, |row| row.weight)

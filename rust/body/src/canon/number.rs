@@ -3,6 +3,8 @@
 //! Integers stay as they are but for `-0`. Anything with a fraction or an exponent is a float, which never equals an
 //! integer: `100.0` and `1e2` are both `1e2`. Zeros keep their sign, as floats print it.
 
+use std::io::Write;
+
 /// Exponents of more digits are not added to; such a number is 0 or infinite for every engine.
 const EXPONENT_DIGITS: usize = 17;
 
@@ -67,29 +69,12 @@ fn put_float(whole: &[u8], fraction: &[u8], power: &[u8], out: &mut Vec<u8>) {
         shift += if negative { -size } else { size };
         out.push(b'e');
     }
-    put_integer(shift, out);
+    let _ = write!(out, "{shift}"); // a vector takes all of it
 }
 
 /// A number of digits.
 fn signed(count: usize) -> i64 {
     i64::try_from(count).unwrap_or(i64::MAX)
-}
-
-fn put_integer(value: i64, out: &mut Vec<u8>) {
-    if value < 0 {
-        out.push(b'-');
-    }
-    let mut digits = [0; 20];
-    let (mut at, mut rest) = (digits.len(), value.unsigned_abs());
-    loop {
-        at -= 1;
-        digits[at] = b'0' + (rest % 10) as u8;
-        rest /= 10;
-        if rest == 0 {
-            break;
-        }
-    }
-    out.extend_from_slice(&digits[at..]);
 }
 
 fn trim_start(digits: &[u8]) -> &[u8] {

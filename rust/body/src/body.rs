@@ -116,10 +116,10 @@ impl<'a> Body<'a> {
     pub fn ends(&self) -> impl Iterator<Item = usize> + use<'a> {
         let body = *self;
         let chat = (self.facts.kind == Kind::Chat).then_some(self.conversation);
-        let placed = chat.into_iter().flat_map(|chat| chat.pieces().ends());
+        let placed = chat.into_iter().flat_map(|chat| &chat.pieces.ends);
         let placed = placed.copied();
         let last = self.prompts().next().map_or(0, |prompt| prompt.len());
-        let is_placed = self.conversation.is_placed();
+        let is_placed = self.conversation.pieces.is_placed();
         let ends = chat
             .filter(|_| !is_placed)
             .into_iter()
@@ -136,7 +136,7 @@ impl<'a> Body<'a> {
     #[must_use]
     pub fn outline(&self, seed: u64) -> Option<Outline> {
         let chat = (self.facts.kind == Kind::Chat).then_some(self.conversation)?;
-        chat.pieces()
+        chat.pieces
             .outline(self.arena, |part| xxh3_64_with_seed(part, seed))
     }
 
@@ -144,8 +144,8 @@ impl<'a> Body<'a> {
     /// none.
     #[must_use]
     pub fn beside(&self) -> [Range<usize>; 2] {
-        self.conversation.beside().map(|part| {
-            let end = self.prompts.offset(part.end()).filter(|_| part.len() > 0);
+        self.conversation.beside.map(|part| {
+            let end = self.prompts.offset(part.end).filter(|_| part.len() > 0);
             end.map_or(0..0, |end| end - part.len()..end)
         })
     }

@@ -63,7 +63,7 @@ fn read_text(texts: &mut Vec<Span>, w: &mut Writer, reader: &mut Reader<'_>) -> 
         Token::Object => w.canon().put_value(reader)?,
         _ => return reader.skip(),
     }
-    if texts.len() >= w.limits().parts {
+    if texts.len() >= w.limits.parts {
         return Err(reader.error(ErrorKind::TooManyParts));
     }
     texts.push(w.canon().since(start));

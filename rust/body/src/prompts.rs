@@ -71,8 +71,8 @@ impl Prompts {
         let start = self.slices.len();
         for part in parts {
             match self.slices[start..].last_mut() {
-                Some(last) if last.end() == part.start() => {
-                    *last = Span::from(last.start()..part.end());
+                Some(last) if last.end == part.start => {
+                    *last = Span::from(last.start..part.end);
                 }
                 _ if part.len() > 0 => self.slices.push(*part),
                 _ => {}
@@ -109,8 +109,8 @@ impl Prompts {
     pub(crate) fn offset(&self, end: usize) -> Option<usize> {
         let mut before = 0;
         for slice in &self.slices {
-            if slice.start() < end && end <= slice.end() {
-                return Some(before + end - slice.start());
+            if slice.start < end && end <= slice.end {
+                return Some(before + end - slice.start);
             }
             before += slice.len();
         }
@@ -181,7 +181,7 @@ impl Prompts {
     }
 
     fn check_room(&self, w: &Writer, reader: &Reader<'_>) -> Result<()> {
-        if self.places.len() >= w.limits().parts {
+        if self.places.len() >= w.limits.parts {
             return Err(reader.error(ErrorKind::TooManyParts));
         }
         Ok(())
@@ -197,7 +197,7 @@ impl Prompts {
         let Some(id) = id else {
             return Err(before.error(ErrorKind::TokenId));
         };
-        if self.tokens.len() >= w.limits().ids {
+        if self.tokens.len() >= w.limits.ids {
             return Err(before.error(ErrorKind::TooManyIds));
         }
         self.tokens.push(id);

@@ -32,8 +32,8 @@ impl fmt::Debug for BodyReader {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut reader = f.debug_struct("BodyReader");
         reader
-            .field("profile", &self.writer.profile())
-            .field("limits", &self.writer.limits());
+            .field("profile", &self.writer.profile)
+            .field("limits", &self.writer.limits);
         reader.finish_non_exhaustive()
     }
 }
@@ -78,7 +78,7 @@ impl BodyReader {
     ) -> Result<Body<'_>> {
         self.clear();
         let endpoint = Endpoint::of(path);
-        let limits = self.writer.limits();
+        let limits = self.writer.limits;
         let text = body.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(body); // a byte order mark
         let mut reader = Reader::new(text, limits.depth);
         if body.len() > limits.bytes {
@@ -144,7 +144,7 @@ impl BodyReader {
         layout_of: impl FnOnce(Option<&str>) -> Layout,
     ) -> bool {
         let w = &mut self.writer;
-        if w.profile().is_likely {
+        if w.profile.is_likely {
             let model = self.head.model().map(|model| model.of(w.bytes()));
             let layout = layout_of(model.and_then(|model| std::str::from_utf8(model).ok()));
             let parts = (self.conversation).lay_out_by(w, &self.tools, dialect, layout);
@@ -164,7 +164,7 @@ impl BodyReader {
     ) {
         self.head.finish(&mut self.writer);
         self.head.state(facts);
-        facts.messages = self.conversation.turns().messages();
+        facts.messages = self.conversation.turns.messages;
         let continues = self.head.continues();
         facts.kind = match endpoint {
             Endpoint::Chat | Endpoint::Messages | Endpoint::Responses => {

@@ -41,7 +41,7 @@ impl Tools {
             Token::Null => reader.skip()?,
             _ => w.put_other(reader)?,
         }
-        self.0 = w.canon().since(begin.start());
+        self.0 = w.canon().since(begin.start);
         if self.0 == begin {
             self.0 = Span::default();
         }
@@ -53,7 +53,7 @@ impl Tools {
 /// which prints the fields of a function in its own order.
 fn put_tool(w: &mut Writer, reader: &mut Reader<'_>, dialect: Dialect) -> Result<()> {
     let flat = dialect != Dialect::Chat;
-    if (flat || w.profile().engine == Engine::Vllm) && reader.peek()? == Token::Object {
+    if (flat || w.profile.engine == Engine::Vllm) && reader.peek()? == Token::Object {
         let (start, again) = (w.canon().end(), *reader);
         if put_known_tool(w, reader, dialect)? {
             return Ok(());
@@ -72,7 +72,7 @@ fn put_tool(w: &mut Writer, reader: &mut Reader<'_>, dialect: Dialect) -> Result
         tools_place,
         is_likely,
         ..
-    } = w.profile();
+    } = w.profile;
     let reorders = is_object && !is_likely && (flat || engine != Engine::Sglang);
     if reorders && tools_place.is_some() {
         let tool = w.canon().since(start);
@@ -86,7 +86,7 @@ fn put_tool(w: &mut Writer, reader: &mut Reader<'_>, dialect: Dialect) -> Result
 fn put_known_tool(w: &mut Writer, reader: &mut Reader<'_>, dialect: Dialect) -> Result<bool> {
     let mut parts = Parts::default();
     parts[0] = put_opening(w);
-    let start = parts[0].start();
+    let start = parts[0].start;
     let mut kind = None;
     let mut inside = false;
     reader.open()?;
@@ -142,7 +142,7 @@ fn put_field(
         return Ok(false);
     };
     let canon = w.canon();
-    let at = canon.put(&[KEY]).start();
+    let at = canon.put(&[KEY]).start;
     canon.put(NAMES[field]);
     canon.put_value(reader)?;
     parts[field + 1] = canon.since(at);
@@ -152,7 +152,7 @@ fn put_field(
 /// `{"type": "function", "function": {`
 fn put_opening(w: &mut Writer) -> Span {
     let canon = w.canon();
-    let start = canon.put(&[OBJECT, KEY]).start();
+    let start = canon.put(&[OBJECT, KEY]).start;
     for part in [&b"type"[..], &[TEXT], b"function", &[KEY], b"function"] {
         canon.put(part);
     }

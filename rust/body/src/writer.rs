@@ -17,8 +17,8 @@ pub(crate) enum Dialect {
 /// The arena, the fields collected for digests, and the key and the word that were read last.
 #[derive(Default)]
 pub(crate) struct Writer {
-    profile: Profile,
-    limits: Limits,
+    pub(crate) profile: Profile,
+    pub(crate) limits: Limits,
     canon: Canon,
     fields: Fields,
     key: Vec<u8>,
@@ -34,16 +34,6 @@ impl Writer {
     pub(crate) fn restart(&mut self) {
         self.canon.restart(self.profile.seed);
         self.fields.clear();
-    }
-
-    #[inline]
-    pub(crate) fn profile(&self) -> Profile {
-        self.profile
-    }
-
-    #[inline]
-    pub(crate) fn limits(&self) -> Limits {
-        self.limits
     }
 
     /// The bytes written so far.

@@ -34,19 +34,11 @@ pub(crate) const DIGEST: u8 = 0xFF;
 /// A range of the arena.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Span {
-    start: usize,
-    end: usize,
+    pub(crate) start: usize,
+    pub(crate) end: usize,
 }
 
 impl Span {
-    pub(crate) fn start(self) -> usize {
-        self.start
-    }
-
-    pub(crate) fn end(self) -> usize {
-        self.end
-    }
-
     pub(crate) fn len(self) -> usize {
         self.end - self.start
     }

@@ -88,8 +88,10 @@ const NAMES: [&[u8]; 7] = [
 /// Counts of what contents are made of.
 #[derive(Debug, Default)]
 pub(super) struct Contents {
-    parts: u32,
-    media: u32,
+    /// Parts so far.
+    pub(super) parts: u32,
+    /// Those that are neither text, call nor result.
+    pub(super) media: u32,
     /// Parts of the result that is read, in their order.
     order: Vec<Span>,
     /// Bytes at its end that an engine may put into a message of their own.
@@ -102,20 +104,10 @@ impl Contents {
         (self.parts, self.media, self.shown) = Default::default();
     }
 
-    /// Parts so far.
-    pub(super) fn parts(&self) -> u32 {
-        self.parts
-    }
-
-    /// Those that are neither text, call nor result.
-    pub(super) fn media(&self) -> u32 {
-        self.media
-    }
-
     /// Counts a part.
     pub(super) fn count(&mut self, w: &Writer, reader: &Reader<'_>) -> Result<()> {
         self.parts += 1;
-        if self.parts as usize > w.limits().parts {
+        if self.parts as usize > w.limits.parts {
             return Err(reader.error(ErrorKind::TooManyParts));
         }
         Ok(())
@@ -142,7 +134,7 @@ impl Contents {
         }
         if w.canon().end() == start {
             w.canon().put(&[ARRAY, CLOSE]);
-        } else if moves && !w.profile().is_likely {
+        } else if moves && !w.profile.is_likely {
             // Templates of plain texts get what stands for media before the text.
             let content = w.canon().since(start);
             let whole = w.canon().put_whole(b'g', [content]);
@@ -155,7 +147,7 @@ impl Contents {
     /// with images is shared as a whole or not at all.
     fn put_result(&mut self, w: &mut Writer, reader: &mut Reader<'_>) -> Result<()> {
         self.shown = 0;
-        if w.profile().engine == Engine::Sglang || reader.peek()? != Token::Array {
+        if w.profile.engine == Engine::Sglang || reader.peek()? != Token::Array {
             return self.put(w, reader, Dialect::Chat);
         }
         let start = w.canon().end();
@@ -173,7 +165,7 @@ impl Contents {
         if images == 0 {
             return Ok(());
         }
-        if w.profile().engine == Engine::Vllm {
+        if w.profile.engine == Engine::Vllm {
             self.order.sort_by_key(is_image);
             let user = w.canon().begin_message(b"user");
             self.order.insert(self.order.len() - images, user);
@@ -205,7 +197,7 @@ impl Contents {
             (Class::Content, None)
         };
         let span = w.canon().since(start);
-        let shown = shown.unwrap_or(span.end());
+        let shown = shown.unwrap_or(span.end);
         Ok(Block { class, span, shown })
     }
 

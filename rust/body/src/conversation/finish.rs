@@ -41,7 +41,7 @@ impl Conversation {
 
     /// Writes what stands before a message with calls, if `more` or the blocks hold some: they are shared as a whole.
     pub(super) fn put_whole_calls(&self, w: &mut Writer, more: Span) -> Span {
-        if w.profile().is_likely || self.blocks.is_empty() && more.len() == 0 {
+        if w.profile.is_likely || self.blocks.is_empty() && more.len() == 0 {
             return Span::default();
         }
         let is_call = |block: &&Block| block.class == Class::Call;
@@ -52,12 +52,12 @@ impl Conversation {
     /// Notes the turns that the parts of a message begin, once it lies at `at`, and its reasoning: also that in the
     /// text of an assistant, which templates cut out of it, behind a mark of its own.
     pub(super) fn note_parts(&mut self, w: &mut Writer, mut at: usize, dialect: Dialect) {
-        if w.profile().is_likely {
+        if w.profile.is_likely {
             self.pieces.note(w.bytes(), &self.order, at);
             return;
         }
-        let keeps = w.profile().keeps_reasoning;
-        let gathers = gathers(w.profile(), dialect);
+        let keeps = w.profile.keeps_reasoning;
+        let gathers = gathers(w.profile, dialect);
         let is_assistant = |part: &Span, w: &Writer| part.of(w.bytes()) == ASSISTANT;
         if !keeps && self.order.iter().any(|part| is_assistant(part, w)) {
             let thoughts = |part: &Span| match part.of(w.bytes()) {
@@ -77,7 +77,7 @@ impl Conversation {
                     )
                 };
                 let text = parts.position(is_content).unwrap_or(1);
-                let start = w.canon().begin(b'h').start();
+                let start = w.canon().begin(b'h').start;
                 if count > 1 {
                     w.canon().put_digest(count as u128);
                 }
@@ -110,7 +110,7 @@ impl Conversation {
                 [PIECE, b'k'] => {
                     first = true;
                     turns.begin(&own.of(w.bytes())[2..], at);
-                    if w.profile().engine == Engine::Unset {
+                    if w.profile.engine == Engine::Unset {
                         turns.begin_before(begun);
                     }
                 }
@@ -169,10 +169,10 @@ impl Conversation {
             rest.is_some_and(|rest| rest.first().is_none_or(|byte| *byte >= PIECE))
         };
         let (system, developer) = (is(b"system"), is(b"developer"));
-        let leads = self.turns.lead(system || developer, developer, span.end());
+        let leads = self.turns.lead(system || developer, developer, span.end);
         let moves = !leads || changes_tools;
-        if (system || developer) && moves && !w.profile().is_likely {
-            let matters = changes_tools || gathers(w.profile(), dialect);
+        if (system || developer) && moves && !w.profile.is_likely {
+            let matters = changes_tools || gathers(w.profile, dialect);
             self.turns.note_inline(w.canon(), span, matters);
         }
     }

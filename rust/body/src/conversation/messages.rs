@@ -68,7 +68,7 @@ impl Conversation {
 
     /// Counts a message that begins here.
     pub(super) fn count_message(&mut self, w: &mut Writer, reader: &Reader<'_>) -> Result<()> {
-        let most = w.limits().parts;
+        let most = w.limits.parts;
         self.turns.count(w.canon().end(), most, reader)
     }
 
@@ -76,17 +76,17 @@ impl Conversation {
     pub(crate) fn read_system(&mut self, w: &mut Writer, reader: &mut Reader<'_>) -> Result<()> {
         self.attribution = 0;
         let message = w.canon().begin_message(b"system");
-        let parts = self.contents.parts();
+        let parts = self.contents.parts;
         if reader.peek()? == Token::Array {
             reader.open()?;
             while reader.element()? {
                 let block = self.contents.put_block(w, reader, Dialect::Chat)?.span;
                 let text = block.of(w.bytes());
-                let is_likely = w.profile().is_likely;
+                let is_likely = w.profile.is_likely;
                 if !is_likely && text.len() > 1 && text[1..].starts_with(HEADER) {
                     self.attribution += 1;
-                    if w.profile().engine == Engine::Vllm {
-                        w.canon().cut(block.start());
+                    if w.profile.engine == Engine::Vllm {
+                        w.canon().cut(block.start);
                     }
                 }
             }
@@ -94,8 +94,8 @@ impl Conversation {
             w.put_text(reader)?;
         }
         // One whose blocks are all left out is still one.
-        let empty = w.canon().end() == message.end() && self.contents.parts() == parts;
-        let system = w.canon().since(message.start());
+        let empty = w.canon().end() == message.end && self.contents.parts == parts;
+        let system = w.canon().since(message.start);
         self.turns.set_system((!empty).then_some(system));
         Ok(())
     }
@@ -137,7 +137,7 @@ impl Conversation {
                 }
                 CALLS => self.contents.put_calls(w, reader)?,
                 _ => {
-                    if field == REASONING[2] && w.profile().engine != Engine::Sglang {
+                    if field == REASONING[2] && w.profile.engine != Engine::Sglang {
                         // vLLM renders none of that name.
                         let is_some = reader.peek()? != Token::Null;
                         w.add_field(b"thinking", is_some.then_some(1));
@@ -182,7 +182,7 @@ impl Conversation {
             if block.class == Class::Result {
                 block.class = Class::Content;
                 block.span = w.canon().put_whole(b'p', [block.span]);
-                block.shown = block.span.end();
+                block.shown = block.span.end;
             }
         }
     }
@@ -191,11 +191,11 @@ impl Conversation {
     /// which takes reasoning first and calls last too.
     fn order_blocks(&mut self, w: &mut Writer, known: [Span; FIELDS]) {
         let ends = self.blocks.first().zip(self.blocks.last());
-        let all = ends.map(|(first, last)| Span::from(first.span.start()..last.span.end()));
+        let all = ends.map(|(first, last)| Span::from(first.span.start..last.span.end));
         if known[ROLE].of(w.bytes()) != USER {
             self.hide_results(w);
         }
-        let sorted = w.profile().engine == Engine::Vllm;
+        let sorted = w.profile.engine == Engine::Vllm;
         let results = self.blocks.iter().any(|block| block.class == Class::Result);
         let again = if results && !sorted {
             w.canon().begin(b'k')
@@ -216,7 +216,7 @@ impl Conversation {
                 begun = true;
             }
             inside = class != Class::Result;
-            let (start, end) = (block.span.start(), block.span.end());
+            let (start, end) = (block.span.start, block.span.end);
             order.push(Span::from(start..block.shown));
             if block.shown < end {
                 order.push(Span::from(block.shown..end));
@@ -234,11 +234,11 @@ impl Conversation {
             order.extend_from_slice(&known[..CONTENT]);
         }
         order.extend_from_slice(&known[CALLS..]);
-        let Some(all) = all.filter(|_| !w.profile().is_likely) else {
+        let Some(all) = all.filter(|_| !w.profile.is_likely) else {
             return;
         };
         let arena = w.bytes();
-        let engine = w.profile().engine;
+        let engine = w.profile.engine;
         // `SGLang` leaves results where they are.
         let ranks = self.blocks.iter().map(|block| match block.class {
             Class::Result => None,

@@ -20,7 +20,8 @@ use crate::writer::{Dialect, Writer};
 /// The conversation of a body.
 #[derive(Debug, Default)]
 pub(crate) struct Conversation {
-    turns: Turns,
+    /// Where the messages lie.
+    pub(crate) turns: Turns,
     contents: Contents,
     /// System blocks that carry the attribution header of a client.
     attribution: u32,
@@ -33,11 +34,11 @@ pub(crate) struct Conversation {
     /// Parts of the message that is read, in their order.
     order: Vec<Span>,
     /// The digest of the head, and tools, as they lie in the arena.
-    beside: [Span; 2],
+    pub(crate) beside: [Span; 2],
     /// Where messages end in the arena that come before system text in the prompt.
     split: usize,
     /// The parts that a layout arranges.
-    pieces: Pieces,
+    pub(crate) pieces: Pieces,
 }
 
 impl Conversation {
@@ -60,21 +61,6 @@ impl Conversation {
         self.turns.has_system() && self.split == 0
     }
 
-    /// Where the messages lie.
-    pub(crate) fn turns(&self) -> &Turns {
-        &self.turns
-    }
-
-    /// Whether a layout arranged it.
-    pub(crate) fn is_placed(&self) -> bool {
-        self.pieces.is_placed()
-    }
-
-    /// The parts as a layout arranged them.
-    pub(crate) fn pieces(&self) -> &Pieces {
-        &self.pieces
-    }
-
     /// The slices of the prompt in the order of a layout, if there is a conversation.
     pub(crate) fn lay_out_by(
         &mut self,
@@ -90,7 +76,7 @@ impl Conversation {
         }
         let head = w.canon().since(start);
         self.beside = [head, tools.span()];
-        let merges = dialect == Dialect::Responses && w.profile().merges_responses;
+        let merges = dialect == Dialect::Responses && w.profile.merges_responses;
         let spans = [head, system, tools.span(), messages];
         self.pieces.lay_out(w.canon(), spans, leading, merges);
         self.attribution = self.pieces.attribution;
@@ -99,25 +85,16 @@ impl Conversation {
 
     /// Parts, those that are media, and system blocks of attribution.
     pub(crate) fn counts(&self) -> [u32; 3] {
-        [
-            self.contents.parts(),
-            self.contents.media(),
-            self.attribution,
-        ]
-    }
-
-    /// Where the digest of the head, and tools, lie in the arena; empty where there are none.
-    pub(crate) fn beside(&self) -> [Span; 2] {
-        self.beside
+        [self.contents.parts, self.contents.media, self.attribution]
     }
 
     /// The slices of the prompt in their order, if there is a conversation: `[digest][system][tools][messages]`, or as
     /// the profile has it; `[digest][messages][tools][system][last user message ...]` for tools at the last user's.
     pub(crate) fn lay_out(&mut self, w: &mut Writer, tools: &Tools) -> Option<[Span; 7]> {
-        let keeps_reasoning = w.profile().keeps_reasoning;
+        let keeps_reasoning = w.profile.keeps_reasoning;
         let parts = self.turns.parts(w.canon(), keeps_reasoning)?;
-        let mut place = w.profile().tools_place;
-        let merges = w.profile().inline_system != Some(Systems::InPlace);
+        let mut place = w.profile.tools_place;
+        let merges = w.profile.inline_system != Some(Systems::InPlace);
         w.add_field(b"inline", self.turns.inline(merges));
         if self.turns.has_systems() && merges {
             // Templates may render the last one only.
@@ -135,7 +112,7 @@ impl Conversation {
             && (self.turns.moves_users() || self.turns.inline(merges).is_some())
         {
             // The parts that go to the last user message are not known, or which message that is.
-            let all = Span::from(parts.before.start()..parts.behind.end());
+            let all = Span::from(parts.before.start..parts.behind.end);
             w.add_written(&[b"messages", b"their tools"], &[all, tools.span()]);
         }
         if place == Some(Place::LastUser) {
@@ -168,7 +145,7 @@ impl Conversation {
                 let late = parts.asks != Some(true) && system.len() + leading.len() > 0;
                 let mark = if late { w.canon().begin(b'l') } else { none };
                 if before.len() > 0 {
-                    self.split = before.end();
+                    self.split = before.end;
                 }
                 [head, before, tools, mark, system, leading, behind]
             }

@@ -42,7 +42,8 @@ pub(crate) struct Pieces {
     sections: Sections,
     /// The prompt, and where messages end in it.
     arranged: Vec<Span>,
-    ends: Vec<usize>,
+    /// Where messages end in the prompt.
+    pub(crate) ends: Vec<usize>,
     /// Attribution lines.
     pub(super) attribution: u32,
 }
@@ -148,11 +149,11 @@ impl Pieces {
         self.put_system(canon.bytes(), system);
         let marks = std::mem::take(&mut self.marks);
         let starts = marks.iter().map(|(at, _)| *at);
-        let ends = starts.skip(1).chain([messages.end()]);
+        let ends = starts.skip(1).chain([messages.end]);
         let marked = marks.iter().zip(ends);
         let mut marked = marked.map(|((at, mark), end)| (*mark, Span::from(*at..end)));
         let mut next = marked.next();
-        while let Some((_, span)) = next.filter(|(_, span)| span.start() < leading) {
+        while let Some((_, span)) = next.filter(|(_, span)| span.start < leading) {
             self.put_system(canon.bytes(), span);
             next = marked.next();
         }
@@ -160,7 +161,7 @@ impl Pieces {
         self.put(Part::Other, tools, false);
         sections.tools = self.list.len();
         sections.question = sections.tools;
-        let first = next.map_or(messages.end(), |(_, span)| span.start());
+        let first = next.map_or(messages.end, |(_, span)| span.start);
         let unmarked = Span::from(leading.min(first)..first);
         self.put(Part::Other, unmarked, true);
         let empty = canon.begin(b'e');
@@ -186,10 +187,10 @@ impl Pieces {
             self.put(Part::Further, message, true);
             return;
         }
-        let end = message.end();
+        let end = message.end;
         let find = |from: usize| end_of_text(&bytes[from..end]) + from;
-        let mut at = find((message.start() + 1).min(end));
-        self.put(Part::System, Span::from(message.start()..at), true);
+        let mut at = find((message.start + 1).min(end));
+        self.put(Part::System, Span::from(message.start..at), true);
         while at < end {
             let block = find(at + 1);
             let is_text = bytes[at] == TEXT;
@@ -245,13 +246,8 @@ impl Pieces {
     }
 
     /// Whether the prompt was arranged.
-    pub(super) fn is_placed(&self) -> bool {
+    pub(crate) fn is_placed(&self) -> bool {
         !self.list.is_empty()
-    }
-
-    /// Where messages end in the prompt.
-    pub(crate) fn ends(&self) -> &[usize] {
-        &self.ends
     }
 
     /// Digests of the parts, if there are any.

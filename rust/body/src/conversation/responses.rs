@@ -43,7 +43,7 @@ impl Conversation {
         w: &mut Writer,
         reader: &mut Reader<'_>,
     ) -> Result<()> {
-        let start = w.canon().begin_message(b"system").start();
+        let start = w.canon().begin_message(b"system").start;
         let null = reader.peek()? == Token::Null;
         self.contents.put(w, reader, Dialect::Responses)?;
         let system = w.canon().since(start);
@@ -96,7 +96,7 @@ impl Conversation {
     /// An item: a message, or a part of the assistant's.
     fn put_item(&mut self, w: &mut Writer, reader: &mut Reader<'_>) -> Result<()> {
         let (start, fields) = (w.canon().end(), w.fields());
-        let media = self.contents.media();
+        let media = self.contents.media;
         let mut known = [Span::default(); NAMES.len()];
         let mut parts = [0; NAMES.len()];
         let mut kind = Type::Message;
@@ -130,9 +130,9 @@ impl Conversation {
                 NAME => _ = w.put_piece(reader, b'c')?,
                 ARGUMENTS => w.put_arguments(reader)?,
                 _ => {
-                    let before = self.contents.parts();
+                    let before = self.contents.parts;
                     self.contents.put(w, reader, Dialect::Responses)?;
-                    parts[field] = self.contents.parts() - before;
+                    parts[field] = self.contents.parts - before;
                 }
             }
             known[field] = w.canon().since(at);
@@ -143,7 +143,7 @@ impl Conversation {
             Type::Message if known[ROLE].of(w.bytes()) == ASSISTANT => Some(Class::Content),
             _ => None,
         };
-        let engine = w.profile().engine;
+        let engine = w.profile.engine;
         // vLLM takes an answer that begins with no text as it is.
         let stays = class == Some(Class::Content)
             && engine != Engine::Sglang
@@ -167,15 +167,15 @@ impl Conversation {
             let item = self.close_run(w, item);
             let role = item.of(w.bytes()).iter().skip(1);
             let role = role.take_while(|byte| **byte < PIECE).count();
-            let content = item.start() + 1 + role;
+            let content = item.start + 1 + role;
             self.order.clear();
-            let parts = [item.start()..content, content..item.end()];
+            let parts = [item.start..content, content..item.end];
             self.order.extend(parts.map(Span::from));
-            self.note_parts(w, item.start(), Dialect::Responses);
+            self.note_parts(w, item.start, Dialect::Responses);
             self.note_system(w, item, (Dialect::Responses, false));
             return Ok(());
         };
-        let has_media = self.contents.media() > media;
+        let has_media = self.contents.media > media;
         self.late_media |= has_media && !self.blocks.is_empty();
         let span = match (engine == Engine::Vllm, joins) {
             (true, true) => {
@@ -185,7 +185,7 @@ impl Conversation {
             (true, false) => self.close_run(w, item),
             (false, _) => item,
         };
-        let shown = span.end();
+        let shown = span.end;
         self.blocks.push(Block { class, span, shown });
         self.turns.lead(false, false, w.canon().end());
         Ok(())
@@ -209,13 +209,13 @@ impl Conversation {
         let Some((first, last)) = self.blocks.first().zip(self.blocks.last()) else {
             return item;
         };
-        let run = Span::from(first.span.start()..last.span.end());
+        let run = Span::from(first.span.start..last.span.end);
         self.order.clear();
         let mut moved = false;
-        if w.profile().engine == Engine::Vllm {
-            let begin = Span::from(run.start()..run.start() + ASSISTANT.len());
+        if w.profile.engine == Engine::Vllm {
+            let begin = Span::from(run.start..run.start + ASSISTANT.len());
             self.order.push(begin);
-            self.blocks[0].span = Span::from(begin.end()..self.blocks[0].span.end());
+            self.blocks[0].span = Span::from(begin.end..self.blocks[0].span.end);
             self.blocks.sort_by_key(|block| block.class);
         } else if self.late_media || !self.blocks.is_sorted_by_key(|block| block.class) {
             let whole = w.canon().put_whole(b'g', [run]);
@@ -227,9 +227,9 @@ impl Conversation {
         for block in &self.blocks {
             let mut rest = block.span;
             if rest.of(w.bytes()).starts_with(ASSISTANT) {
-                let begin = Span::from(rest.start()..rest.start() + ASSISTANT.len());
+                let begin = Span::from(rest.start..rest.start + ASSISTANT.len());
                 self.order.push(begin);
-                rest = Span::from(begin.end()..rest.end());
+                rest = Span::from(begin.end..rest.end);
                 if moved {
                     self.order.push(w.canon().begin(b'h'));
                 }
@@ -238,18 +238,18 @@ impl Conversation {
         }
         self.blocks.clear();
         self.late_media = false;
-        let begun = self.turns.begun();
-        self.note_parts(w, run.start(), Dialect::Responses);
+        let begun = self.turns.begun;
+        self.note_parts(w, run.start, Dialect::Responses);
         let answer = std::mem::take(&mut self.apart).last_answer();
-        if answer > 0 && w.profile().engine == Engine::Unset {
+        if answer > 0 && w.profile.engine == Engine::Unset {
             self.turns.note_apart(begun + answer);
         }
         self.order.push(item);
-        w.canon().arrange(run.start(), &self.order);
+        w.canon().arrange(run.start, &self.order);
         let end = w.canon().end();
         let item = Span::from(end - item.len()..end);
         if item.len() > 0 {
-            self.turns.move_last(item.start());
+            self.turns.move_last(item.start);
         }
         item
     }
@@ -333,7 +333,7 @@ fn order(
             let call = take(CALL_ID);
             if call.len() > 0 {
                 // It names the call whose result this is.
-                w.canon().set_kind(call.start(), b'i');
+                w.canon().set_kind(call.start, b'i');
             }
             [begin, call, take(OUTPUT), none, none]
         }

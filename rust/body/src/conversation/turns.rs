@@ -10,9 +10,9 @@ use crate::scan::Reader;
 #[derive(Debug, Default)]
 pub(crate) struct Turns {
     /// Messages that were read, of all fields that hold some.
-    messages: u32,
+    pub(crate) messages: u32,
     /// Those begun since the last restart, tool results among them.
-    begun: usize,
+    pub(super) begun: usize,
     /// All of them, if there is a list of them.
     span: Option<Span>,
     /// Where each begins.
@@ -108,7 +108,7 @@ impl Turns {
     /// The messages end at `end`.
     pub(super) fn end(&mut self, end: usize) {
         if let Some(span) = &mut self.span {
-            *span = Span::from(span.start()..end);
+            *span = Span::from(span.start..end);
         }
     }
 
@@ -180,11 +180,6 @@ impl Turns {
     /// The last message is a user's that engines arrange in their own ways, and its first text looks like a result.
     pub(super) fn note_lookalike(&mut self) {
         self.last_lookalike = self.begun;
-    }
-
-    /// Messages begun so far.
-    pub(super) fn begun(&self) -> usize {
-        self.begun
     }
 
     /// vLLM takes the message of this number for one that ends with an answer; other engines may join it to what
@@ -291,11 +286,6 @@ impl Turns {
         self.system.is_some()
     }
 
-    /// Messages that were read.
-    pub(crate) fn messages(&self) -> u32 {
-        self.messages
-    }
-
     /// Where system text beside the messages ends, and each message but the last, in the order of a prompt in which
     /// leading system messages come behind those that end up to `split`.
     pub(crate) fn ends(&self, split: usize) -> impl Iterator<Item = usize> {
@@ -304,7 +294,7 @@ impl Turns {
         let before = before.filter(move |end| (self.leading + 1..=split).contains(end));
         let leading = inner.clone().filter(|end| *end <= self.leading);
         let behind = inner.filter(move |end| *end > split.max(self.leading));
-        let system = self.system.map(Span::end);
+        let system = self.system.map(|span| span.end);
         before.chain(system).chain(leading).chain(behind)
     }
 }

@@ -85,7 +85,7 @@ impl Head {
 
     /// Whether prompts may be cut.
     pub(crate) fn truncates(&self) -> bool {
-        self.rendering.truncates()
+        self.rendering.truncates
     }
 
     /// `model`.

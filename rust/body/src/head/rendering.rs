@@ -13,7 +13,8 @@ const FREE: [&[u8]; 3] = [b"auto", b"any", b"required"];
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Rendering {
     efforts: [Option<u128>; 3],
-    truncates: bool,
+    /// Whether a prompt may be cut, from its beginning too.
+    pub(super) truncates: bool,
 }
 
 impl Rendering {
@@ -71,11 +72,6 @@ impl Rendering {
             _ => return Ok(false),
         }
         Ok(true)
-    }
-
-    /// Whether a prompt may be cut, from its beginning too.
-    pub(super) fn truncates(self) -> bool {
-        self.truncates
     }
 
     /// Adds the effort to the fields: once, however many name it.

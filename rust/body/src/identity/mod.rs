@@ -50,7 +50,8 @@ pub struct Identity<'a> {
 #[derive(Clone, Copy)]
 pub struct Clues<'a> {
     values: [Option<&'a str>; NAMES],
-    bad: u32,
+    /// Values that were given and name nothing: empty, too long, or with control characters.
+    pub bad: u32,
 }
 
 impl Default for Clues<'_> {
@@ -85,12 +86,6 @@ impl<'a> Clues<'a> {
         } else if self.values[place].is_none() {
             self.values[place] = Some(value);
         }
-    }
-
-    /// Values that were given and name nothing: empty, too long, or with control characters.
-    #[must_use]
-    pub fn bad(&self) -> u32 {
-        self.bad
     }
 
     fn first(&self, places: &[Place]) -> Option<&'a str> {

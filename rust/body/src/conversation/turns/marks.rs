@@ -45,7 +45,7 @@ impl Turns {
         for calls in &self.calls {
             // Templates may render results before the text, and the text only while no answer follows.
             if let Some(start) = calls.results[0] {
-                let end = calls.results[1].unwrap_or(messages.end());
+                let end = calls.results[1].unwrap_or(messages.end);
                 canon.add_to_whole(calls.whole, Span::from(start..end));
             }
             if self.last_final > calls.message && !keeps_reasoning {
@@ -64,10 +64,10 @@ impl Turns {
         Some(Parts {
             system: [
                 self.system.unwrap_or_default(),
-                Span::from(messages.start()..self.leading),
+                Span::from(messages.start..self.leading),
             ],
             before: Span::from(self.leading..user),
-            behind: Span::from(user..messages.end()),
+            behind: Span::from(user..messages.end),
             asks: self.last_user.map(|(user, _)| user == self.begun),
         })
     }

@@ -281,7 +281,7 @@ impl Bodies {
         read: &mut Read,
         tally: &mut Tally,
     ) {
-        tally.bad_ids = clues.bad();
+        tally.bad_ids = clues.bad;
         let own = |id| Identity {
             convention: GATEWAY,
             session: Session { id, agent: None },

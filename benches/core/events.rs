@@ -152,14 +152,14 @@ fn drain(stream: &[Vec<u8>]) -> Duration {
     }
     let spent = start.elapsed();
     check(&ingest);
-    let stats = ingest.stats();
+    let stats = &ingest.stats;
     assert_eq!(to.0.len(), stats.stored_blocks - stats.removed_blocks);
     to.0.validate().expect("the index is sound");
     spent
 }
 
 fn check(ingest: &Ingest) {
-    let stats = ingest.stats();
+    let stats = &ingest.stats;
     assert_eq!(stats.stored_blocks, (CHAINS * CHAIN) as u64);
     assert_eq!(
         (stats.unknown_removals, stats.parked, stats.reannounced),

@@ -179,7 +179,7 @@ fn applied(mut to: impl FnMut(usize, &mut dyn FnMut(&mut dyn Holdings)) + 'stati
         to(message.worker, &mut |held| {
             ingest.apply(&batch, Millis(0), held);
         });
-        assert_eq!(ingest.stats().unknown_removals, 0);
+        assert_eq!(ingest.stats.unknown_removals, 0);
     })
 }
 

@@ -36,7 +36,8 @@ const MOST: u64 = 1 << 24;
 #[derive(Debug)]
 pub struct Ingest {
     settings: IngestSettings,
-    stats: EventStats,
+    /// Counters of the events, and of drops outside this type.
+    pub stats: EventStats,
     sender: Sender,
     mirror: Mirror,
     orphans: Orphans,
@@ -200,17 +201,6 @@ impl Ingest {
         self.stats.removals += 1;
         self.stats.removed_blocks += names.len() as u64;
         Ok(())
-    }
-
-    /// Counters of the events.
-    #[must_use]
-    pub fn stats(&self) -> &EventStats {
-        &self.stats
-    }
-
-    /// The counters, for drops outside this type.
-    pub fn stats_mut(&mut self) -> &mut EventStats {
-        &mut self.stats
     }
 
     /// Tokens per block of the engine: in device memory if that is known, else anywhere.

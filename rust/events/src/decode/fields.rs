@@ -137,24 +137,13 @@ impl Kind {
         })
     }
 
-    /// The field at a position of the array form, counted behind the tag.
-    pub(super) fn field_at(self, at: usize) -> Field {
-        let fields: &[Field] = match self {
+    /// The fields of the array form, counted behind the tag. Fields that 0.29 and later append there come by name.
+    pub(super) fn positions(self) -> &'static [Field] {
+        match self {
             Self::Stored => &STORED,
             Self::Removed => &REMOVED,
             Self::Cleared => &[],
-        };
-        fields.get(at).copied().unwrap_or(Field::Other)
-    }
-
-    /// Whether a position is behind all known ones; fields that 0.29 and later append there come by name.
-    fn is_beyond(self, at: usize) -> bool {
-        let known = match self {
-            Self::Stored => STORED.len(),
-            Self::Removed => REMOVED.len(),
-            Self::Cleared => 0,
-        };
-        at >= known
+        }
     }
 }
 
@@ -246,8 +235,8 @@ impl<'a> Fields<'a> {
         cursor: &mut Cursor<'a>,
         batch: &mut Batch,
     ) -> Read<()> {
-        let field = kind.field_at(at);
-        let is_beyond = kind.is_beyond(at);
+        let known = kind.positions().get(at).copied();
+        let (is_beyond, field) = (known.is_none(), known.unwrap_or(Field::Other));
         if (is_beyond || field.optional().is_some())
             && matches!(cursor.peek()?, 0x80..=0x8f | 0xde | 0xdf)
         {

@@ -57,15 +57,6 @@ pub(crate) struct Links {
     changed: Vec<u32>,
 }
 
-/// Outcome of a message's blocks of side groups.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Waiting {
-    /// Blocks that wait.
-    pub(crate) parked: u64,
-    /// Blocks that were given up.
-    pub(crate) unresolved: u64,
-}
-
 impl Links {
     pub(crate) fn new(settings: &IngestSettings) -> Self {
         Self {
@@ -479,10 +470,9 @@ impl Links {
         self.parked.expire(now)
     }
 
-    /// A message is over.
-    pub(crate) fn settle(&mut self, now: Millis) -> Waiting {
-        let (parked, unresolved) = self.parked.settle(now);
-        Waiting { parked, unresolved }
+    /// A message is over. Returns the blocks that wait, and those that were given up.
+    pub(crate) fn settle(&mut self, now: Millis) -> (u64, u64) {
+        self.parked.settle(now)
     }
 
     pub(crate) fn memory_bytes(&self) -> usize {

@@ -115,9 +115,9 @@ impl Ingest {
     /// A message is over: blocks whose names stand for nothing yet wait from now on.
     pub(super) fn settle(&mut self, now: Millis, to: &mut dyn Holdings) {
         if let Some(links) = &mut self.mirror.links {
-            let waiting = links.settle(now);
-            self.stats.side_parked += waiting.parked;
-            self.stats.side_unresolved += waiting.unresolved;
+            let (parked, unresolved) = links.settle(now);
+            self.stats.side_parked += parked;
+            self.stats.side_unresolved += unresolved;
         }
         if self.settings.eagle {
             self.set_resumes(self.resumes.2, to);

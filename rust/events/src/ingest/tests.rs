@@ -206,7 +206,7 @@ impl Bench {
     }
 
     pub(super) fn stats(&self) -> &EventStats {
-        self.ingest.stats()
+        &self.ingest.stats
     }
 
     pub(super) fn held(&self) -> usize {
@@ -214,7 +214,7 @@ impl Bench {
     }
 
     pub(super) fn dropped(&self, reason: DropReason) -> u64 {
-        self.ingest.stats().dropped(reason)
+        self.ingest.stats.dropped(reason)
     }
 }
 

@@ -164,7 +164,7 @@ impl Feed {
     /// A message of a source that can replay. A source that was not announced counts as connected from its first
     /// message on.
     pub fn live(&mut self, message: Message<'_>, at: Moment, host: &mut dyn Holdings) -> Progress {
-        if !self.follower.is_introduced() && message.seq.is_some() {
+        if !self.follower.introduced && message.seq.is_some() {
             self.follower.connected(true);
         }
         self.take(message, at, host)
@@ -194,7 +194,7 @@ impl Feed {
             _ => 0,
         };
         if message.batch.is_err() {
-            self.ingest.stats_mut().drop(DropReason::Undecodable, 1);
+            self.ingest.stats.drop(DropReason::Undecodable, 1);
         }
         self.progress(applied, at, host)
     }
@@ -208,7 +208,7 @@ impl Feed {
         let applied = match (verdict.fate, message.batch) {
             (Fate::Apply, Ok(batch)) => self.apply(batch, at, host),
             (Fate::Drop, Err(_)) => {
-                self.ingest.stats_mut().drop(DropReason::Undecodable, 1);
+                self.ingest.stats.drop(DropReason::Undecodable, 1);
                 0
             }
             _ => 0,
@@ -261,8 +261,8 @@ impl Feed {
         FeedStats {
             state: self.follower.state(),
             fed: self.fed,
-            events: *self.ingest.stats(),
-            tally: *self.follower.tally(),
+            events: self.ingest.stats,
+            tally: self.follower.tally,
             repairs: self.repairs.counts(),
             received: self.received,
             lag_s: self.lag_s,
@@ -294,7 +294,7 @@ impl Feed {
 
     fn apply(&mut self, batch: &Batch, at: Moment, host: &mut dyn Holdings) -> u32 {
         if batch.rank.is_some_and(|rank| rank >= self.ranks) {
-            self.ingest.stats_mut().drop(DropReason::UnknownRank, 1);
+            self.ingest.stats.drop(DropReason::UnknownRank, 1);
             return 0;
         }
         self.fed = true;

@@ -45,13 +45,14 @@ pub struct Follower {
     replay: Replay,
     replayable: bool,
     /// A source is or was connected.
-    introduced: bool,
+    pub introduced: bool,
     /// The source lost its connection.
     cut_off: bool,
     degraded: bool,
     /// The first replay is over, or none was needed.
     started: bool,
-    tally: Tally,
+    /// Counters.
+    pub tally: Tally,
 }
 
 impl Follower {
@@ -86,22 +87,10 @@ impl Follower {
         }
     }
 
-    /// Counters.
-    #[must_use]
-    pub fn tally(&self) -> &Tally {
-        &self.tally
-    }
-
     /// Number of the last message applied.
     #[must_use]
     pub fn last_seq(&self) -> Option<u64> {
         self.marks.last().map(|mark| mark.seq)
-    }
-
-    /// Whether a source is or was connected.
-    #[must_use]
-    pub fn is_introduced(&self) -> bool {
-        self.introduced
     }
 
     /// Heap bytes of the messages that wait.

@@ -12,13 +12,6 @@ pub(super) struct Message {
     pack: Pack,
 }
 
-/// A part of a chain that fits one event.
-struct Run<'a> {
-    parent: Option<&'a Hash>,
-    blocks: &'a [Block],
-    size: u32,
-}
-
 impl Message {
     pub(super) fn is_empty(&self) -> bool {
         self.events == 0
@@ -61,63 +54,56 @@ impl Message {
         let same = |a: &Block, b: &Block| (a.level, a.lora) == (b.level, b.lora);
         let (mut parent, mut at) = (parent, 0);
         for blocks in blocks.chunk_by(same) {
-            let size = blocks.first().map_or(0, |block| block.tokens.len() as u32);
             at += blocks.len();
             let following = next.filter(|_| at == blocks.len());
-            let run = Run {
-                parent,
-                blocks,
-                size,
-            };
-            self.run(event, role, &run, checked, following);
+            self.run(event, role, (parent, blocks), checked, following);
             parent = blocks.last().map(|block| &block.hash);
         }
     }
 
+    /// A part of a chain that fits one event.
     fn run(
         &mut self,
         event: &Event,
         role: Role,
-        run: &Run<'_>,
+        (parent, blocks): (Option<&Hash>, &[Block]),
         checked: bool,
         next: Option<&Block>,
     ) {
-        let Some(first) = run.blocks.first() else {
+        let Some(first) = blocks.first() else {
             return;
         };
-        let mut found = Vec::with_capacity(run.blocks.len());
-        let mut parent = run.parent;
-        for (at, block) in run.blocks.iter().enumerate() {
-            let next = run.blocks.get(at + 1).or(next);
-            let proven = !checked || is_proven(event.scheme, parent, block, next);
+        let mut found = Vec::with_capacity(blocks.len());
+        let mut before = parent;
+        for (at, block) in blocks.iter().enumerate() {
+            let next = blocks.get(at + 1).or(next);
+            let proven = !checked || is_proven(event.scheme, before, block, next);
             let mut these = Vec::new();
             objects(block, proven, &mut these);
             found.push(these);
-            parent = Some(&block.hash);
+            before = Some(&block.hash);
         }
         let with_objects = found.iter().any(|these| !these.is_empty());
-        let salt = first.salt.as_deref().filter(|_| run.parent.is_none());
+        let salt = first.salt.as_deref().filter(|_| parent.is_none());
         let pairs = 5
             + usize::from(first.lora.is_some())
             + usize::from(salt.is_some())
             + usize::from(with_objects);
         self.event("BlockStored", 1 + pairs + group_pairs(event, role));
-        self.names(run.blocks.iter().map(|block| &block.hash));
+        self.names(blocks.iter().map(|block| &block.hash));
         self.pack.text("parent_block_hash");
-        match run.parent {
+        match parent {
             Some(parent) => self.pack.hash(parent),
             None => self.pack.nil(),
         }
         self.pack.text("token_ids");
-        self.pack.array(run.blocks.len() * run.size as usize);
-        for block in run.blocks {
-            block
-                .tokens
-                .iter()
-                .for_each(|token| self.pack.int(u64::from(*token)));
+        self.pack.array(blocks.len() * first.tokens.len());
+        for block in blocks {
+            let tokens = block.tokens.iter();
+            tokens.for_each(|token| self.pack.int(u64::from(*token)));
         }
         self.pack.text("block_size");
-        self.pack.int(run.size.into());
+        self.pack.int(first.tokens.len() as u64);
         if let Some(lora) = first.lora {
             self.pack.text("lora_id");
             self.pack.int(lora);

@@ -112,7 +112,7 @@ fn follow(shape: Shape, one_in: usize) -> Outcome {
             ingest.validate(&sets).expect("the ingester is sound");
         }
     }
-    let stats = ingest.stats();
+    let stats = &ingest.stats;
     if one_in == 0 {
         let unresolved = (
             stats.side_parked,

@@ -61,7 +61,7 @@ fn follow(shape: Shape, exact_copies: bool) {
         absent * 10 <= there,
         "{absent} of {there} blocks missed by {shape:?}"
     );
-    let stats = ingest.stats();
+    let stats = &ingest.stats;
     assert!(
         stats.removals > EVENTS / 20,
         "hardly anything was evicted: {stats:?}"

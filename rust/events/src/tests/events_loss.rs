@@ -185,7 +185,7 @@ fn follow(shape: Shape, exact_copies: bool, one_in: usize) -> [f64; 2] {
         let found = device.intersection(&to.sets.doubtful).count();
         known += device.iter().filter(sure).count() + found;
     }
-    let stats = ingest.stats();
+    let stats = &ingest.stats;
     assert!(stats.doubted_blocks > 0, "{stats:?}");
     let part_of = |part: usize, of: usize| part as f64 / of.max(1) as f64;
     [part_of(confirmed, there), part_of(known, there)]

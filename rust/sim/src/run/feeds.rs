@@ -73,7 +73,7 @@ impl Feed {
 
     /// Replays that brought what was missing; the first had nothing to bring.
     pub fn replays(&self) -> u64 {
-        self.follower.tally().replays_complete.saturating_sub(1)
+        self.follower.tally.replays_complete.saturating_sub(1)
     }
 
     /// The engine begins a new life, in which it knows nothing of the old one, and the follower connects again.

@@ -72,10 +72,6 @@ impl Parked {
 
     /// Removes one waiting copy in those places; false if there is none.
     pub(super) fn cancel(&mut self, name: Name, matches: impl Fn(&Wait) -> bool) -> bool {
-        self.take_out(name, matches)
-    }
-
-    fn take_out(&mut self, name: Name, matches: impl Fn(&Wait) -> bool) -> bool {
         let Some(waits) = self.waiting.get_mut(&name) else {
             return false;
         };
@@ -102,7 +98,7 @@ impl Parked {
         let room = (self.limit + fresh.len()).saturating_sub(self.len);
         let refused = fresh.split_off(room.min(fresh.len()));
         for (name, number) in &refused {
-            self.take_out(*name, |wait| wait.number == *number);
+            self.cancel(*name, |wait| wait.number == *number);
         }
         let parked = fresh.len();
         let deadline = Millis(now.0.saturating_add(self.ttl_ms));
@@ -125,7 +121,7 @@ impl Parked {
         while let Some((_, name, number)) = self.queue.front().filter(|first| first.0 <= now) {
             let (name, number) = (*name, *number);
             self.queue.pop_front();
-            expired += u64::from(self.take_out(name, |wait| wait.number == number));
+            expired += u64::from(self.cancel(name, |wait| wait.number == number));
         }
         expired
     }

@@ -115,7 +115,7 @@ fn a_gap_is_replayed_and_what_waited_comes_after_it_once() {
     replay(&mut follower, 43..=45, at);
     ended(&mut follower, true, &[Ok(46)], Live);
     assert_eq!(follower.last_seq(), Some(46));
-    let tally = follower.tally();
+    let tally = &follower.tally;
     assert_eq!(
         (tally.gaps, tally.replays_complete, tally.resyncs),
         (1, 2, 0)
@@ -131,7 +131,7 @@ fn a_replay_that_begins_too_late_starts_the_stream_over() {
     replay(&mut follower, 91..=100, at);
     ended(&mut follower, true, &[], Degraded);
     assert_eq!(follower.live(at(101)), APPLY);
-    let tally = follower.tally();
+    let tally = &follower.tally;
     assert_eq!((tally.replays_short, tally.resyncs), (1, 1));
     follower.cleared_by_engine();
     assert_eq!(follower.state(), Live);
@@ -185,7 +185,7 @@ fn messages_that_were_lost_while_connecting_come_from_the_replay() {
     assert_eq!(follower.replayed(at(0)), APPLY);
     assert_eq!(follower.replayed(at(1)), APPLY);
     ended(&mut follower, true, &[Ok(2)], Live);
-    assert_eq!(follower.tally().gaps, 0);
+    assert_eq!(follower.tally.gaps, 0);
 }
 
 #[test]
@@ -194,7 +194,7 @@ fn numbers_that_go_back_are_another_life() {
         let mut follower = following(42, replayable);
         let verdict = follower.live(later(seq));
         assert_eq!(verdict.clear, Some(Cause::Restart), "{seq}");
-        assert_eq!(follower.tally().restarts, 1);
+        assert_eq!(follower.tally.restarts, 1);
         if seq == 0 {
             assert_eq!(verdict.fate, Fate::Apply, "nothing came before it");
             assert_eq!(follower.state(), Live);
@@ -206,7 +206,7 @@ fn numbers_that_go_back_are_another_life() {
         assert_eq!(follower.ask(), Some(0));
         replay(&mut follower, 0..seq, later);
         ended(&mut follower, true, &[Ok(seq)], Live);
-        assert_eq!(follower.tally().restarts, 1);
+        assert_eq!(follower.tally.restarts, 1);
     }
 }
 
@@ -244,7 +244,7 @@ fn a_reconnect_to_the_same_life_keeps_the_state() {
     assert_eq!(follower.replayed(at(42)), DUPLICATE);
     assert_eq!(follower.replayed(at(43)), APPLY);
     ended(&mut follower, true, &[], Live);
-    assert_eq!(follower.tally().restarts, 0);
+    assert_eq!(follower.tally.restarts, 0);
 }
 
 #[test]
@@ -281,7 +281,7 @@ fn a_replay_that_fails_with_the_connection_is_made_again_with_the_next() {
     assert_eq!(follower.ask(), Some(0));
     replay(&mut follower, 5..=10, at);
     ended(&mut follower, true, &[], Live);
-    assert_eq!(follower.tally().resyncs, 0);
+    assert_eq!(follower.tally.resyncs, 0);
 }
 
 #[test]
@@ -306,7 +306,7 @@ fn a_failed_replay_after_a_reconnect_leaves_nothing_believed() {
         Fate::Apply,
         "no second try without a new gap"
     );
-    assert_eq!(follower.tally().replays_failed, 1);
+    assert_eq!(follower.tally.replays_failed, 1);
 }
 
 #[test]

@@ -32,11 +32,7 @@ pub use settings::{Commit, EngineSettings};
 #[cfg(test)]
 use cachelb_core::error::Error;
 use cachelb_core::error::Result;
-use cachelb_core::ids::SequenceHash;
-use change::Change;
 use cost::{Pass, Timing};
-use kv::KvPool;
-use layout::Hit;
 use peers::Peers;
 use pool::PoolMember;
 use tables::Tables;
@@ -44,14 +40,16 @@ use tables::Tables;
 /// One engine.
 #[derive(Debug)]
 pub struct Engine {
-    cache: Cache,
+    pub(crate) cache: Cache,
     timing: Timing,
     waiting: Queue,
     running: Vec<Sequence>,
     remote: Remote,
-    preemptions: u64,
+    /// Preemptions so far.
+    pub preemptions: u64,
     admitted: Vec<Output>,
-    in_step: bool,
+    /// Whether a pass is under way.
+    pub in_step: bool,
     spare: Vec<Tables>,
     pool: Option<PoolMember>,
     peers: Option<Peers>,
@@ -99,35 +97,6 @@ impl Engine {
         self.pool.as_ref()
     }
 
-    /// The cache.
-    #[must_use]
-    pub fn pool(&self) -> &KvPool {
-        &self.cache.pool
-    }
-
-    /// The cached part of a prompt of `tokens` tokens, whose full blocks have these names.
-    #[must_use]
-    pub fn look_up(&mut self, names: &[SequenceHash], tokens: u32) -> Hit {
-        self.cache.look_up(names, tokens)
-    }
-
-    /// Changes of the cache since the last call, as gateways see them.
-    pub fn changes(&mut self) -> Vec<Change> {
-        self.cache.changes()
-    }
-
-    /// Preemptions so far.
-    #[must_use]
-    pub fn preemptions(&self) -> u64 {
-        self.preemptions
-    }
-
-    /// Whether a pass is under way.
-    #[must_use]
-    pub fn in_step(&self) -> bool {
-        self.in_step
-    }
-
     /// Whether the request could ever be served.
     #[must_use]
     pub fn fits(&self, job: Job) -> bool {
@@ -164,7 +133,7 @@ impl Engine {
             running: self.running.len() as u32,
             waiting: (self.waiting.len() + self.remote.len()) as u32,
             queued_tokens: Some(self.waiting.tokens),
-            kv_usage: f64::from(pool.capacity() - pool.free()) / f64::from(pool.capacity()),
+            kv_usage: f64::from(pool.capacity() - pool.free) / f64::from(pool.capacity()),
         }
     }
 

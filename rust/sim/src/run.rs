@@ -271,8 +271,8 @@ impl<'a, G: Gateway> Run<'a, G> {
     pub fn finish(mut self) -> Outcomes {
         self.outcomes.gaps.settle();
         for (i, worker) in self.workers.iter().enumerate() {
-            self.outcomes.evicted[i] = worker.engine.pool().evicted();
-            self.outcomes.worker_preemptions[i] = worker.engine.preemptions();
+            self.outcomes.evicted[i] = worker.engine.cache.pool.evicted;
+            self.outcomes.worker_preemptions[i] = worker.engine.preemptions;
         }
         for (i, feed) in self.feeds.iter().enumerate() {
             self.outcomes.replays[i] = feed.replays();

@@ -43,13 +43,24 @@ impl Gossip {
 
 impl<'a, G> Several<'a, G> {
     /// `of` is the position of the gateway that serves each request; those it does not name go to the first. `clock` has
-    /// the real time since some moment, by which selections are timed.
+    /// the real time since some moment, by which selections are timed. Messages of each gateway reach all others after
+    /// `lag` seconds; `None` for no messages.
     #[must_use]
-    pub fn new(gateways: Vec<G>, of: &'a [u16], clock: &'a dyn Fn() -> Duration) -> Self {
+    pub fn new(
+        gateways: Vec<G>,
+        of: &'a [u16],
+        clock: &'a dyn Fn() -> Duration,
+        lag: Option<f64>,
+    ) -> Self {
+        let gossip = lag.map(|lag| Gossip {
+            lag,
+            now: 0.0,
+            under_way: VecDeque::new(),
+        });
         Self {
             gateways,
             of,
-            gossip: None,
+            gossip,
             clock,
             nanoseconds: Vec::new(),
         }
@@ -67,17 +78,6 @@ impl<'a, G> Several<'a, G> {
         self.nanoseconds
             .push(u32::try_from(took).unwrap_or(u32::MAX));
         (gateway, selected)
-    }
-
-    /// Lets messages of each gateway reach all others after `lag` seconds; `None` for no messages.
-    #[must_use]
-    pub fn sharing(mut self, lag: Option<f64>) -> Self {
-        self.gossip = lag.map(|lag| Gossip {
-            lag,
-            now: 0.0,
-            under_way: VecDeque::new(),
-        });
-        self
     }
 }
 

@@ -82,7 +82,7 @@ impl Stage<'_> {
     ) -> PyResult<(Outcomes, Vec<u32>)> {
         let (mut raised, start) = (None, Instant::now());
         let clock = || start.elapsed();
-        let mut gateway = Several::new(gateways, of, &clock).sharing(sharing_lag);
+        let mut gateway = Several::new(gateways, of, &clock, sharing_lag);
         let ran: Ran<G::Error> = run(
             &self.workload.workload,
             &self.fleet,

@@ -69,6 +69,22 @@ pub(crate) struct Announcer {
     touched: Vec<(SequenceHash, u32)>,
 }
 
+/// `hash` is behind its parent no more.
+fn unlink(
+    behind: &mut ByHash<Vec<SequenceHash>>,
+    parent: Option<SequenceHash>,
+    hash: SequenceHash,
+) {
+    if let Some(parent) = parent
+        && let Some(others) = behind.get_mut(&parent)
+    {
+        others.retain(|other| *other != hash);
+        if others.is_empty() {
+            behind.remove(&parent);
+        }
+    }
+}
+
 impl Side {
     fn new(index: u8, group: CacheGroup, layout: &CacheLayout) -> Self {
         let above = layout.above(group) > 0;
@@ -151,14 +167,7 @@ impl Side {
         let Some(held) = self.held.remove(&hash) else {
             return;
         };
-        if let Some(parent) = held.parent
-            && let Some(behind) = self.behind.get_mut(&parent)
-        {
-            behind.retain(|other| *other != hash);
-            if behind.is_empty() {
-                self.behind.remove(&parent);
-            }
-        }
+        unlink(&mut self.behind, held.parent, hash);
         let place = if self.above { held.parent } else { Some(hash) };
         let end = (held.number + u32::from(!self.above)) * self.group.block_size;
         touched.extend(place.map(|place| (place, end)));
@@ -283,14 +292,7 @@ impl Announcer {
                     hash,
                     medium: Medium::Gpu,
                 });
-                if let Some(parent) = own.parent
-                    && let Some(behind) = self.behind.get_mut(&parent)
-                {
-                    behind.retain(|other| *other != hash);
-                    if behind.is_empty() {
-                        self.behind.remove(&parent);
-                    }
-                }
+                unlink(&mut self.behind, own.parent, hash);
             }
             own.holders -= 1;
             if own.holders == 0 {

@@ -13,7 +13,7 @@ use cachelb_core::ids::{Medium, SequenceHash};
 
 /// The cache of an engine, and how it uses it.
 #[derive(Debug)]
-pub(super) struct Cache {
+pub(crate) struct Cache {
     pub settings: EngineSettings,
     pub layout: Arc<CacheLayout>,
     pub pool: KvPool,
@@ -90,7 +90,7 @@ impl Cache {
     }
 
     /// Whether there is room for the next `chunk` tokens of a request that resumes at `hit`, or for all of it.
-    pub fn has_room(
+    pub(super) fn has_room(
         &mut self,
         sequence: &Sequence,
         names: &[SequenceHash],
@@ -119,7 +119,7 @@ impl Cache {
         } else {
             0
         };
-        needed + u64::from(reserved) <= u64::from(self.pool.free())
+        needed + u64::from(reserved) <= u64::from(self.pool.free)
     }
 
     /// Whether a request of so many tokens could ever be served.

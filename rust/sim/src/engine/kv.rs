@@ -85,13 +85,15 @@ pub struct KvPool {
     found: Box<[HashMap<SequenceHash, Copies, AsIs>]>,
     first: u32,
     last: u32,
-    free: u32,
+    /// Blocks without a reference.
+    pub free: u32,
     /// Changes since they were last taken.
     changes: Vec<KvChange>,
     announced: Announced,
-    evicted: u64,
+    /// Cached blocks that were given up for others.
+    pub evicted: u64,
     /// Rises whenever a request that did not fit might fit.
-    version: u64,
+    pub version: u64,
 }
 
 impl KvPool {
@@ -139,28 +141,10 @@ impl KvPool {
         self.blocks.len() as u32
     }
 
-    /// Blocks without a reference.
-    #[must_use]
-    pub fn free(&self) -> u32 {
-        self.free
-    }
-
     /// Blocks that can be found, copies of a content counted once.
     #[must_use]
     pub fn cached(&self) -> usize {
         self.found.iter().map(HashMap::len).sum()
-    }
-
-    /// Cached blocks that were given up for others.
-    #[must_use]
-    pub fn evicted(&self) -> u64 {
-        self.evicted
-    }
-
-    /// Rises whenever a request that did not fit might fit.
-    #[must_use]
-    pub fn version(&self) -> u64 {
-        self.version
     }
 
     /// The blocks of the first group that can be found, in no order, copies of a content once.

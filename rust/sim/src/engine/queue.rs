@@ -32,12 +32,12 @@ impl Queue {
     /// The head, unless it is known not to fit.
     pub fn head(&mut self, pool: &KvPool) -> Option<&mut Sequence> {
         let head = self.sequences.front_mut();
-        head.filter(|_| self.blocked_at != Some(pool.version()))
+        head.filter(|_| self.blocked_at != Some(pool.version))
     }
 
     /// The head does not fit.
     pub fn block(&mut self, pool: &KvPool) {
-        self.blocked_at = Some(pool.version());
+        self.blocked_at = Some(pool.version);
     }
 
     /// Takes out the head.

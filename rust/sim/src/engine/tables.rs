@@ -179,7 +179,7 @@ impl Tables {
             table.give_up(pool, *group, computed);
             needed += u64::from(table.missing(*group, computed, end).1);
         }
-        if needed > u64::from(pool.free()) {
+        if needed > u64::from(pool.free) {
             return false;
         }
         for (table, group) in self.each.iter_mut().zip(layout.groups()) {

@@ -30,8 +30,8 @@ impl<G: Gateway> Run<'_, G> {
         }
         self.outputs = outputs;
         let engine = &mut self.workers[at as usize].engine;
-        if engine.pool().has_changes() {
-            let mut changes = engine.changes();
+        if engine.cache.pool.has_changes() {
+            let mut changes = engine.cache.changes();
             self.fill_pool(at, &mut changes, now);
             if !changes.is_empty() && self.workers[at as usize].publishes {
                 self.publish(at, changes, now);

@@ -37,7 +37,7 @@ impl<G: Gateway> Run<'_, G> {
         let places = Places::of(self)?;
         for (worker, state) in self.workers.iter().enumerate() {
             let (passes, transfers) = (places.passes[worker], places.transfers[worker]);
-            if passes != u32::from(state.engine.in_step()) {
+            if passes != u32::from(state.engine.in_step) {
                 return broken(format!("{passes} passes of worker {worker} end"));
             }
             if transfers as usize != state.engine.arriving().count() {

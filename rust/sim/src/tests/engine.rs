@@ -101,9 +101,9 @@ fn tails_are_evicted_before_their_heads() {
     drain(&mut engine, &prompts);
     engine.enqueue(job(b, 96, 1));
     drain(&mut engine, &prompts);
-    let held = [1, 2, 3, 4].map(|hash| engine.pool().prefix(&[SequenceHash(hash)]) == 1);
+    let held = [1, 2, 3, 4].map(|hash| engine.cache.pool.prefix(&[SequenceHash(hash)]) == 1);
     assert_eq!(held, [true, true, false, false]);
-    assert_eq!(engine.pool().evicted(), 2);
+    assert_eq!(engine.cache.pool.evicted, 2);
 }
 
 #[test]
@@ -152,13 +152,13 @@ fn equal_blocks_computed_side_by_side_are_two_copies() {
     engine.enqueue(job(a, 16, 1));
     engine.enqueue(job(b, 16, 1));
     drain(&mut engine, &prompts);
-    let stored = |engine: &mut Engine| engine.changes();
+    let stored = |engine: &mut Engine| engine.cache.changes();
     // The second copy announces nothing new.
     assert_eq!(stored(&mut engine).len(), 1);
     // Three blocks: two unused ones, and one copy.
     engine.enqueue(job(c, 48, 1));
     drain(&mut engine, &prompts);
-    assert_eq!(engine.pool().prefix(&[SequenceHash(1)]), 1);
+    assert_eq!(engine.cache.pool.prefix(&[SequenceHash(1)]), 1);
 }
 
 #[test]
@@ -170,8 +170,8 @@ fn a_crash_loses_everything() {
     engine.enqueue(job(b, 96, 5));
     step(&mut engine, &prompts);
     assert_eq!(engine.crash(), [a, b]);
-    assert!(is_idle(&engine) && engine.pool().free() == 8);
-    assert_eq!(engine.pool().prefix(&[SequenceHash(1)]), 0);
+    assert!(is_idle(&engine) && engine.cache.pool.free == 8);
+    assert_eq!(engine.cache.pool.prefix(&[SequenceHash(1)]), 0);
     engine.validate().unwrap();
 }
 
@@ -215,6 +215,6 @@ proptest! {
             let starts = count(|o| match o { Output::Admitted { id, .. } => Some(*id), _ => None });
             prop_assert_eq!((starts, first, more, ends), (1, 1, tokens - 1, 1));
         }
-        prop_assert_eq!(engine.pool().free(), kv_blocks);
+        prop_assert_eq!(engine.cache.pool.free, kv_blocks);
     }
 }

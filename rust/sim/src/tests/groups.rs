@@ -163,7 +163,7 @@ proptest! {
                 Op::Step(..) | Op::End(_) => {}
             }
             pool.validate(open.iter().flat_map(|(_, both)| both.tables.blocks())).unwrap();
-            prop_assert_eq!(pool.free() as usize, naive.free());
+            prop_assert_eq!(pool.free as usize, naive.free());
             for (names, _) in &prompts {
                 for group in 0..groups {
                     for name in names {
@@ -214,9 +214,9 @@ proptest! {
                     engine.end_step(&contents, &mut Vec::new());
                 }
                 engine.validate().unwrap();
-                seen.apply(engine.changes());
+                seen.apply(engine.cache.changes());
                 for (names, tokens) in &prompts {
-                    let (hit, seen) = (engine.look_up(names, *tokens), seen.hit(&layout, names, *tokens));
+                    let (hit, seen) = (engine.cache.look_up(names, *tokens), seen.hit(&layout, names, *tokens));
                     if rounds_beyond(&layout) {
                         prop_assert!(seen.tokens <= hit.tokens);
                     } else {
@@ -230,7 +230,7 @@ proptest! {
                 engine.end_step(&contents, &mut Vec::new());
             }
         }
-        prop_assert!(is_idle(&engine) && engine.pool().free() == kv_blocks);
+        prop_assert!(is_idle(&engine) && engine.cache.pool.free == kv_blocks);
     }
 }
 

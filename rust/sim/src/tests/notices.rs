@@ -81,7 +81,7 @@ fn two_gateways_decide_at_the_same_time() {
         ..delayed(0.0)
     };
     let gateways = vec![InTurn::new(3), InTurn::new(3)];
-    let mut gateway = Several::new(gateways, &[0, 1, 0], &|| Duration::ZERO);
+    let mut gateway = Several::new(gateways, &[0, 1, 0], &|| Duration::ZERO, None);
     let out = run(&w, &fleet(3, 64), &mut gateway, &options, |_| true).unwrap();
     assert_eq!(out.first_token[0].to_bits(), 3.0_f64.to_bits());
     assert_eq!(out.first_token[2].to_bits(), 5.0_f64.to_bits());

@@ -73,7 +73,7 @@ fn blocks_are_allocated_before_they_are_sent_for() {
     assert_eq!(engine.load().queued_tokens, Some(0), "nothing to compute");
     assert_eq!(engine.begin_step(&prompts), None);
     assert_eq!(engine.fetches(), [fetch(a, 32)]);
-    assert_eq!((engine.pool().free(), engine.load().waiting), (1, 2));
+    assert_eq!((engine.cache.pool.free, engine.load().waiting), (1, 2));
     engine.validate().unwrap();
     assert!(!engine.arrived(b, None, &prompts), "it has no blocks yet");
     assert!(engine.arrived(a, None, &prompts) && !engine.arrived(a, None, &prompts));
@@ -112,7 +112,7 @@ fn what_came_from_elsewhere_is_computed_here_once_it_is_preempted() {
             engine.end_step(&prompts, &mut out);
         }
     }
-    assert!(is_idle(&engine) && engine.preemptions() > 0);
+    assert!(is_idle(&engine) && engine.preemptions > 0);
     let tokens = out.iter().filter(|o| matches!(o, Output::Token { .. }));
     assert_eq!(tokens.count(), 2 * 19);
     assert!(!out.iter().any(|o| matches!(o, Output::Admitted { .. })));

@@ -56,7 +56,7 @@ fn engines(ms: f64, blocks: u32) -> [Engine; 2] {
 }
 
 fn save(engine: &mut Engine) {
-    let changes = engine.changes();
+    let changes = engine.cache.changes();
     let member = engine.shared_pool().unwrap().clone();
     for change in changes {
         if let Change::Stored { hash, parent, .. } = change {
@@ -92,7 +92,7 @@ fn a_worker_loads_what_another_computed_if_that_is_sooner() {
         assert_eq!(cached(&out, c), own + more, "{ms}");
         other.validate().unwrap();
         // Loaded blocks are found from then on.
-        assert_eq!(other.look_up(prompts.blocks(c), 65).tokens, 64);
+        assert_eq!(other.cache.look_up(prompts.blocks(c), 65).tokens, 64);
     }
 }
 

@@ -29,7 +29,7 @@ fn outcomes(lag: Option<f64>, options: &Options) -> (Outcomes, Vec<Selector>) {
         }
         front.routed(&w, &workers)
     });
-    let mut gateway = Several::new(routed.collect(), &of, &|| Duration::ZERO).sharing(lag);
+    let mut gateway = Several::new(routed.collect(), &of, &|| Duration::ZERO, lag);
     let out = run(&w, &workers, &mut gateway, options, |_| true).unwrap();
     let selectors = fronts.into_iter().map(Front::into_selector);
     (out, selectors.collect())

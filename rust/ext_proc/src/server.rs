@@ -64,8 +64,10 @@ pub struct Listen {
 /// A server that runs on a thread of its own, until it is stopped or dropped.
 #[derive(Debug)]
 pub struct Started {
-    port: u16,
-    health_port: Option<u16>,
+    /// Returns the port.
+    pub port: u16,
+    /// Returns the port for health checks alone.
+    pub health_port: Option<u16>,
     shared: Arc<Shared>,
     certificates: Option<Arc<Certificates>>,
     phase: Arc<watch::Sender<Phase>>,
@@ -246,7 +248,11 @@ impl Started {
         let service = tonic_health::server::HealthService::from_health_reporter(health.clone());
         let service = HealthServer::new(service);
         let run = Run {
-            processor: Processor::new(host, Arc::clone(&shared), phase.subscribe()),
+            processor: Processor {
+                host,
+                shared: Arc::clone(&shared),
+                phases: phase.subscribe(),
+            },
             shared: Arc::clone(&shared),
             phase: Arc::clone(&phase),
             listener,
@@ -268,18 +274,6 @@ impl Started {
             handle,
             thread: Mutex::new(Some(thread)),
         })
-    }
-
-    /// Returns the port.
-    #[must_use]
-    pub fn port(&self) -> u16 {
-        self.port
-    }
-
-    /// Returns the port for health checks alone.
-    #[must_use]
-    pub fn health_port(&self) -> Option<u16> {
-        self.health_port
     }
 
     /// Sets the readiness that health checks get. Without effect once the server stops.

@@ -141,8 +141,6 @@ impl Admin {
         let page = tokio::task::spawn_blocking(move || operator(call)).await;
         match page {
             Ok(Page::Whole(status, kind, body)) => {
-                let status =
-                    StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
                 let mut response = json_answer(status, body);
                 if let Ok(kind) = HeaderValue::try_from(kind) {
                     response.headers_mut().insert(CONTENT_TYPE, kind);
@@ -175,8 +173,7 @@ impl Admin {
 }
 
 fn error(status: u16, message: &str) -> Response<Answer> {
-    let code = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-    let mut response = json_answer(code, json!({"error": message}).to_string());
+    let mut response = json_answer(status, json!({"error": message}).to_string());
     response
         .headers_mut()
         .insert(CONNECTION, HeaderValue::from_static("close"));

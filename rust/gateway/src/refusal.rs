@@ -49,9 +49,8 @@ fn document(status: u16, code: &str, message: &str) -> Vec<u8> {
 
 /// Returns the answer to a request that is refused.
 pub(crate) fn refuse(refusal: &Refusal, closes: bool) -> Response<Answer> {
-    let status = StatusCode::from_u16(refusal.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     let mut response = json_answer(
-        status,
+        refusal.status,
         document(refusal.status, code(refusal.event), &refusal.message),
     );
     if let Some(seconds) = refusal.retry_after_s {
@@ -70,10 +69,15 @@ pub(crate) fn refuse(refusal: &Refusal, closes: bool) -> Response<Answer> {
     response
 }
 
-/// Returns an answer of JSON.
-pub(crate) fn json_answer(status: StatusCode, body: impl Into<Bytes>) -> Response<Answer> {
+/// Returns an answer of JSON. A number that is no status stands for a failure of the server.
+pub(crate) fn json_answer(
+    status: impl TryInto<StatusCode>,
+    body: impl Into<Bytes>,
+) -> Response<Answer> {
     let mut response = Response::new(Answer::whole(body));
-    *response.status_mut() = status;
+    *response.status_mut() = status
+        .try_into()
+        .unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     let json = HeaderValue::from_static("application/json");
     response.headers_mut().insert(CONTENT_TYPE, json);
     response

@@ -61,7 +61,8 @@ const LAST_WORDS: Duration = Duration::from_secs(2);
 pub struct Started<H: Host> {
     shared: Arc<Shared<H>>,
     operators: Arc<Connections>,
-    urls: Vec<String>,
+    /// Returns the URLs of the addresses for clients.
+    pub urls: Vec<String>,
     admin_url: Option<String>,
     certificates: Vec<Option<Arc<Certificates>>>,
     runtime: Mutex<Option<Runtime>>,
@@ -310,12 +311,6 @@ impl<H: Host> Started<H> {
             certificates,
             runtime: Mutex::new(Some(runtime)),
         })
-    }
-
-    /// Returns the URLs of the addresses for clients.
-    #[must_use]
-    pub fn urls(&self) -> &[String] {
-        &self.urls
     }
 
     /// Returns the URL of the address for operators.

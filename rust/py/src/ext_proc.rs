@@ -108,7 +108,7 @@ impl NativeEndpointPicker {
         };
         let options = self.options.clone();
         let started = (self.service).start(py, |host| Started::start(options, host, &listen))?;
-        Ok((started.port(), started.health_port()))
+        Ok((started.port, started.health_port))
     }
 
     /// Ends the service, and waits for it.

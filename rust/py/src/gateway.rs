@@ -146,7 +146,7 @@ impl NativeGateway {
         let started =
             (self.service).start(py, |host| Started::start(options, host, &listen, admin))?;
         let admin_url = started.admin_url().map(str::to_owned);
-        Ok((started.urls().to_vec(), admin_url))
+        Ok((started.urls.clone(), admin_url))
     }
 
     /// Ends the service, and waits for it.

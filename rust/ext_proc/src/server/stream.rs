@@ -30,22 +30,14 @@ pub(super) enum Phase {
 /// The service.
 #[derive(Debug)]
 pub(super) struct Processor<H> {
-    host: Arc<H>,
-    shared: Arc<Shared>,
-    phases: watch::Receiver<Phase>,
+    pub(super) host: Arc<H>,
+    pub(super) shared: Arc<Shared>,
+    pub(super) phases: watch::Receiver<Phase>,
 }
 
 type Sent = Result<Reply, Status>;
 
 impl<H: Host> Processor<H> {
-    pub(super) fn new(host: Arc<H>, shared: Arc<Shared>, phases: watch::Receiver<Phase>) -> Self {
-        Self {
-            host,
-            shared,
-            phases,
-        }
-    }
-
     /// Refuses a stream before its first message.
     fn refusal(&self) -> Option<Refusal> {
         if *self.phases.borrow() != Phase::Serving {

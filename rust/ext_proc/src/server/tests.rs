@@ -63,7 +63,7 @@ impl Service {
         let fake = Arc::new(Fake::default());
         let started = Started::start(options, Arc::clone(&fake), listen).expect("starts");
         let runtime = client();
-        let endpoint = Endpoint::from_shared(format!("http://127.0.0.1:{}", started.port()));
+        let endpoint = Endpoint::from_shared(format!("http://127.0.0.1:{}", started.port));
         // Messages that a call does not read stay with the server.
         let endpoint = endpoint
             .expect("an address")
@@ -207,7 +207,7 @@ fn health_is_reported_on_both_ports() {
         ..loopback()
     };
     let service = Service::with(Options::default(), &listen);
-    let port = service.started.health_port().expect("a port");
+    let port = service.started.health_port.expect("a port");
     let endpoint = Endpoint::from_shared(format!("http://127.0.0.1:{port}")).expect("an address");
     let other = service
         .runtime
@@ -473,7 +473,7 @@ fn unfinished_bodies_are_held_up_to_a_bound_on_all_of_them() {
 #[test]
 fn what_is_wrong_is_named_at_the_start() {
     let service = Service::new(Options::default());
-    let address = format!("127.0.0.1:{}", service.started.port());
+    let address = format!("127.0.0.1:{}", service.started.port);
     let listen = |address: &str| Listen {
         address: address.to_owned(),
         ..loopback()

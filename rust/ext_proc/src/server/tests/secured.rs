@@ -115,13 +115,13 @@ fn a_request_over_tls() {
     let runtime = client();
     // Clients that never begin hold up no other.
     let silent: Vec<_> = (0..3)
-        .map(|_| std::net::TcpStream::connect(("127.0.0.1", started.port())).expect("connects"))
+        .map(|_| std::net::TcpStream::connect(("127.0.0.1", started.port)).expect("connects"))
         .collect();
     let reply = runtime.block_on(async {
         let config = ClientTlsConfig::new()
             .ca_certificate(Certificate::from_pem(&ca))
             .domain_name("localhost");
-        let endpoint = Endpoint::from_shared(format!("https://127.0.0.1:{}", started.port()));
+        let endpoint = Endpoint::from_shared(format!("https://127.0.0.1:{}", started.port));
         let endpoint = endpoint
             .expect("an address")
             .tls_config(config)
@@ -145,7 +145,7 @@ fn versions_and_clients_are_bounded_and_certificates_exchanged() {
     let (old, old_ca) = authority();
     let (new, new_ca) = authority();
     let started = start(tls(&old));
-    let port = started.port();
+    let port = started.port;
     let highest = TlsVersion::V1_3;
     assert_eq!(
         handshake(port, &old_ca, TlsVersion::V1_2, None),

@@ -40,7 +40,7 @@ fn begun(path: &str) -> Vec<u8> {
 }
 
 fn connect(started: &Started) -> TcpStream {
-    let stream = TcpStream::connect(("127.0.0.1", started.port())).expect("connects");
+    let stream = TcpStream::connect(("127.0.0.1", started.port)).expect("connects");
     stream.set_read_timeout(Some(DEADLINE)).expect("is open");
     stream
 }

@@ -43,9 +43,10 @@ class CandidateView:
         shared_blocks: Blocks behind those it held that it can read from the shared cache of the model.
         terms: The terms of the score. `adaptive` has `waiting_ms`, the prefill that waits on the worker; `own_ms`,
             the request's own; `cache_ms`, what that pushes out of the cache; `queued_ms` and `running_ms`, what
-            it delays; `decoding_ms`, how long its own output takes, as far as that counts; and `memory_ms`, what
-            scarce KV memory adds. Their sum is the score. Empty for other policies, and where the decision was
-            made already: only `Router.explain` and dry runs take scores apart.
+            it delays; `decoding_ms`, how long its own output takes, as far as that counts; `copy_ms`, a copy from a
+            peer and bringing back what it evicts, where it would copy; and `memory_ms`, what scarce KV memory adds.
+            Their sum is the score. Empty for other policies, and where the decision was made already:
+            only `Router.explain` and dry runs take scores apart.
 
     Example:
         >>> CandidateView("gpu0", "available", 4, 1, 64).overlap_blocks

@@ -40,7 +40,9 @@ pub use rule::reason::Reason;
 pub use rule::routes::{Claim, Rank, RoutePosition};
 pub use rule::tiers::{Loading, Loads, Prompt, Segment, SharedBlocks};
 pub use rule::values::{ByWorker, MediumCredits, Peak, TierTimes, Within};
-pub use rule::view::{Active, Candidate, Content, Media, Names, Scores, View, Workers, load_of};
+pub use rule::view::{
+    Active, Candidate, Content, Media, Names, PeerCopy, Scores, View, Workers, load_of,
+};
 pub use rule::{Properties, Rule};
 pub use rules::adaptive::{Adaptive, Objective, Speeds};
 pub use rules::boundary_learning::{BoundaryLearning, BoundaryLearningOptions, Teaches};

@@ -59,6 +59,8 @@ pub struct Properties {
     pub credits: Credits,
     /// The time to load such blocks, for a rule that credits them by that.
     pub loads: Option<Loads>,
+    /// The rule reads [`View::copies`].
+    pub weighs_copies: bool,
     /// How long a placement is trusted on a worker with KV events until one confirms it; 0 records nothing there. `None`
     /// trusts it as long as any other.
     pub placement_ttl_ms: Option<u64>,
@@ -76,6 +78,7 @@ impl Properties {
         weighs_pairs: false,
         credits: Credits::DEFAULT,
         loads: None,
+        weighs_copies: false,
         placement_ttl_ms: None,
     };
     /// A rule of placements that ranks by cost.

@@ -96,6 +96,7 @@ impl Scene {
             pace: Pace::default(),
             active: None,
             media: &self.media,
+            copies: &[],
             names: &NAMES,
             blocks: Some(&self.blocks),
             content: Content::Tokens(&self.tokens),

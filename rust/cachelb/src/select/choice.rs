@@ -37,6 +37,7 @@ pub(crate) fn view<'a>(
             is_shared: request.blocks.is_some_and(|(path, _)| is_shared(path)),
         }),
         media: &rows.media,
+        copies: &rows.copies,
         names: offers,
         blocks: request.blocks.map(|(hashes, _)| hashes),
         content: request.content,
@@ -76,6 +77,8 @@ impl Step<'_, '_> {
 
     /// Decides among the candidates: by the rule, or as pinned.
     pub fn decide(&mut self) -> Result<()> {
+        #[cfg(feature = "peers")]
+        self.find_copies();
         let choice = self.choose();
         let is_refused = matches!(choice, Err(Error::NoCandidate | Error::Refused(_)));
         // At a gate it may try again.

@@ -12,7 +12,7 @@ use std::ops::Deref;
 use cachelb_core::error::{Error, Result};
 use cachelb_core::ids::{Millis, WorkerId};
 use cachelb_core::load::Load;
-use cachelb_policy::{Candidate, Media, Scores};
+use cachelb_policy::{Candidate, Media, PeerCopy, Scores};
 
 use crate::bookings::LoadBook;
 use crate::fleet::Fleet;
@@ -47,6 +47,8 @@ pub(crate) struct Rows {
     pub best_reusable: Option<u64>,
     /// Where the rows' blocks lie; empty if all lie in device memory.
     pub media: Vec<Media>,
+    /// What the rows would copy from peers; empty if no rule asks, or without peers.
+    pub copies: Vec<PeerCopy>,
     /// Whether rows without blocks are credited those of a shared cache.
     is_extended: bool,
     /// Registration order of the worker that is the request's home.
@@ -82,6 +84,7 @@ impl Rows {
         self.list.clear();
         self.holders.clear();
         self.media.clear();
+        self.copies.clear();
         self.is_extended = false;
         (self.best_overlap, self.best_left) = (0, None);
         self.best_reusable = None;
@@ -160,6 +163,7 @@ impl Rows {
         }
         self.now = now;
         self.media.clear();
+        self.copies.clear();
         for at in self.holders.drain(..) {
             let row = &mut self.list[at as usize];
             (row.overlap, row.matched_tokens) = (0, 0.0);

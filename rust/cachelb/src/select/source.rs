@@ -1,4 +1,4 @@
-//! The peer from which a picked worker copies blocks, if its first token then comes sooner for all.
+//! The peer from which a worker copies blocks, if its first token then comes sooner for all.
 //!
 //! ```text
 //! copy = until both links are free + startup ms + ms per token * tokens [own, end)
@@ -7,27 +7,31 @@
 //!
 //! Computing delays the requests that wait and generate on the worker, a copy delays none of them.
 //!
+//! A rule that weighs copies has them for each candidate before it picks one, by the same cost.
+//!
 //! Only blocks are copied that events of a source announced in a medium that it serves from, none that are merely
 //! expected there. Engines whose layers resume only at some blocks have no source.
 
 pub(crate) mod links;
 
+use cachelb_core::block_tracker::Lookup;
 use cachelb_core::ids::{Medium, Millis, WorkerId};
 use cachelb_core::index::Resumes;
 use cachelb_core::load::BookingId;
 use cachelb_events::FeedState;
-use cachelb_policy::{Speeds, load_of};
+use cachelb_policy::{PeerCopy, Speeds, load_of};
 
 use crate::Selector;
 use crate::bookings::Booking;
 use crate::bookings::copying::Copying;
 use crate::bookings::ledger::{Ending, Usage};
+use crate::fleet::Fleet;
 use crate::fleet::health::{Sleep, is_overdue};
 use crate::fleet::worker::{Eligibility, Member};
 use crate::indexes::naming::Form;
 use crate::indexes::peers::PeerGroup;
 use crate::indexes::reusable::Usable;
-use crate::request::{Pick, Source};
+use crate::request::{Pick, Request, Source, Wanted};
 use crate::select::Step;
 
 /// A source as engines know it.
@@ -168,9 +172,28 @@ impl Selector {
 }
 
 impl Step<'_, '_> {
+    /// Finds what each candidate would copy, for a rule that weighs it. To decode alone means that another worker computes
+    /// the prompt.
+    pub fn find_copies(&mut self) {
+        let is_weighed =
+            || self.request.wanted != Wanted::Decode && self.rule().properties().weighs_copies;
+        let copies = self.sources().filter(|_| is_weighed()).map(|sources| {
+            let copy = |source: Source| PeerCopy {
+                tokens: source.tokens(),
+                ms: source.load_ms,
+            };
+            let rows = 0..sources.selector.candidates.rows.len();
+            rows.map(|row| sources.of(row).map_or(PeerCopy::default(), copy))
+                .collect()
+        });
+        self.selector.candidates.rows.copies = copies.unwrap_or_default();
+    }
+
     /// Names the source of the picked worker.
     pub fn name_source(&mut self) {
-        self.pick.source = self.source();
+        self.pick.source = self
+            .sources()
+            .and_then(|sources| sources.of(self.choice.row));
     }
 
     /// Books the copy of a request that was booked.
@@ -184,85 +207,118 @@ impl Step<'_, '_> {
         }
     }
 
-    fn source(&self) -> Option<Source> {
+    /// `None` if no peer can send any block of the request.
+    fn sources(&self) -> Option<Sources<'_>> {
         let (s, request, pool) = (&*self.selector, self.request, self.pool());
         if pool.peers.is_empty() || request.is_text() || !request.sends_source {
             return None;
         }
         let answer = pool.answer()?;
-        let (index, depths) = (answer.store.exact()?, answer.depths.exact());
-        let (rows, at) = (self.rows(), self.choice.row);
-        let row = &rows[at];
-        let sizes = |member: &Member| member.sizes().per_block(pool.block_size);
-        let per_block = s.fleet.at(row.slot).map(sizes)?;
-        let usable = Usable::by_slot(&s.fleet, pool, request)(row.slot);
-        let (own, most) = (usable.whole(rows.reached(at)), usable.blocks(u32::MAX));
-        let resumes = |slot| answer.resumes(slot) == Resumes::default();
-        let is_member = |group: &&PeerGroup| group.members.has(row.slot);
-        if own >= most || !resumes(row.slot) || !pool.peers.iter().any(|group| is_member(&group)) {
-            return None;
-        }
-        let loads = s.bookings.book.loads.columns();
-        let load = load_of(loads, row);
-        let token_ms = Speeds::of([(&rows[..], loads)]).known_token_ms(row, load)?;
-        let per_context = s.bookings.book.pace.per_context();
-        let queued = row.inflight.min(load.pending);
-        let delayed = 1.0 + f64::from(queued) + RUNNING_WEIGHT * f64::from(row.inflight - queued);
-        let cost = |end: u32| {
-            let (end, all) = (usable.tokens(end) as f64, request.prompt_tokens as f64);
-            token_ms * (all - end) * (1.0 + per_context * (all + end) / 2.0) * delayed
-        };
         // A worker that was tried for the request, or excluded by the caller, may be gone.
         let is_excluded = |slot: u32| {
             let mut excluded =
                 (self.offers.iter()).filter(|offer| offer.eligibility == Eligibility::Excluded);
             excluded.any(|offer| offer.id.is_some_and(|id| id.slot == slot))
         };
-        let links = &s.links;
         let is_late = |id: &BookingId| {
             let booking = s.bookings.book.bookings.payload(*id);
             let copying = booking.and_then(|booking| booking.copying.as_deref());
             copying.is_some_and(|copying| s.copy_ms(*id, copying, request.now).0)
         };
-        let id = |slot: u32| {
-            let generation = s.fleet.at(slot)?.generation?;
-            Some(WorkerId { slot, generation })
+        let mut senders = Vec::new();
+        answer.for_each(|(slot, _)| {
+            let is_in = |group: &PeerGroup| group.members.has(slot) && group.sources.has(slot);
+            let Some((worker, member)) = at(&s.fleet, slot) else {
+                return;
+            };
+            if pool.peers.iter().any(is_in)
+                && answer.resumes(slot) == Resumes::default()
+                && member.condition() != Eligibility::NotReady
+                && !member.profile.is_shared_cache
+                && !member.health.is_out(request.now)
+                && member.health.sleep == Sleep::Awake
+                && (member.feed_in(request.pool)).is_some_and(|feed| feed.state == FeedState::Live)
+                && !is_excluded(slot)
+                && s.links.sends(worker, request.now, is_late)
+            {
+                senders.push((worker, member.sizes().per_block(pool.block_size)));
+            }
+        });
+        let loads = s.bookings.book.loads.columns();
+        let sources = Sources {
+            selector: s,
+            request,
+            answer,
+            speeds: Speeds::of([(&self.rows()[..], loads)]),
+            senders,
         };
-        let to = id(row.slot)?;
-        let sends = |from: WorkerId| {
-            let member = s.fleet.member(from).filter(|_| from != to);
-            member.is_some_and(|member| {
-                member.condition() != Eligibility::NotReady
-                    && !member.profile.is_shared_cache
-                    && !member.health.is_out(request.now)
-                    && member.health.sleep == Sleep::Awake
-                    && (member.feed_in(request.pool))
-                        .is_some_and(|feed| feed.state == FeedState::Live)
-                    && sizes(member) == per_block
-                    && !is_excluded(from.slot)
-                    && links.sends(from, request.now, is_late)
-            })
+        Some(sources).filter(|sources| !sources.senders.is_empty())
+    }
+}
+
+/// The worker in a slot.
+fn at(fleet: &Fleet, slot: u32) -> Option<(WorkerId, &Member)> {
+    let member = fleet.at(slot)?;
+    let generation = member.generation?;
+    Some((WorkerId { slot, generation }, member))
+}
+
+/// Where the candidates of a request could copy from.
+struct Sources<'a> {
+    selector: &'a Selector,
+    request: &'a Request<'a>,
+    answer: Lookup<'a>,
+    speeds: Speeds,
+    /// Holders of blocks that send, and how many blocks of the pool are one of their engine.
+    senders: Vec<(WorkerId, u32)>,
+}
+
+impl Sources<'_> {
+    /// The source of a candidate, if copying from it is better than computing all.
+    fn of(&self, row: usize) -> Option<Source> {
+        let (s, request, answer) = (self.selector, self.request, &self.answer);
+        let (pool, book) = (&s.pools[request.pool], &s.bookings.book);
+        let (index, depths) = (answer.store.exact()?, answer.depths.exact());
+        let rows = &s.candidates.rows;
+        let (row, reached) = (&rows[row], rows.reached(row));
+        let (to, member) = at(&s.fleet, row.slot)?;
+        let per_block = member.sizes().per_block(pool.block_size);
+        let usable = Usable::by_slot(&s.fleet, pool, request)(row.slot);
+        let (own, most) = (usable.whole(reached), usable.blocks(u32::MAX));
+        if own >= most || answer.resumes(row.slot) != Resumes::default() {
+            return None;
+        }
+        let load = load_of(book.loads.columns(), row);
+        let token_ms = self.speeds.known_token_ms(row, load)?;
+        let per_context = book.pace.per_context();
+        let queued = row.inflight.min(load.pending);
+        let delayed = 1.0 + f64::from(queued) + RUNNING_WEIGHT * f64::from(row.inflight - queued);
+        let cost = |end: u32| {
+            let (end, all) = (usable.tokens(end) as f64, request.prompt_tokens as f64);
+            token_ms * (all - end) * (1.0 + per_context * (all + end) / 2.0) * delayed
         };
         let (mut least, mut found) = (cost(own), None);
+        let is_member = |group: &&PeerGroup| group.members.has(row.slot);
         for group in pool.peers.iter().filter(is_member) {
             let (loading, media) = (group.terms.loading, &*group.terms.media);
             let Some(ms_per_token) = loading.ms_per_token else {
                 continue;
             };
             let slower = group.slower();
-            answer.for_each(|(slot, _)| {
-                let is_source = group.members.has(slot) && group.sources.has(slot) && resumes(slot);
-                let Some(worker) = id(slot).filter(|id| is_source && sends(*id)) else {
-                    return;
-                };
+            for &(worker, size) in &self.senders {
+                let slot = worker.slot;
+                let is_source = group.members.has(slot) && group.sources.has(slot);
+                if !is_source || worker == to || size != per_block {
+                    continue;
+                }
                 let end = index.held_from(depths, slot, media, own).min(most);
                 let end = usable.whole(end);
                 if end <= own {
-                    return;
+                    continue;
                 }
                 let (start_tokens, end_tokens) = (usable.tokens(own), usable.tokens(end));
                 let link_ms = slower * ms_per_token * (end_tokens - start_tokens) as f64;
-                let wait_ms = links.wait_ms(worker, to, request.now);
+                let wait_ms = s.links.wait_ms(worker, to, request.now);
                 let load_ms = wait_ms + slower * loading.startup_ms + link_ms;
                 let ms = cost(end) + load_ms;
                 if ms < least {
@@ -280,7 +336,7 @@ impl Step<'_, '_> {
                         link_ms,
                     });
                 }
-            });
+            }
         }
         found
     }

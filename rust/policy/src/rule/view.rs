@@ -121,6 +121,15 @@ impl Media {
     }
 }
 
+/// A copy from a peer that comes before computing; of no tokens if computing all is better.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct PeerCopy {
+    /// Prompt tokens.
+    pub tokens: u64,
+    /// Milliseconds until it is there.
+    pub ms: f64,
+}
+
 /// The prompt as it was given, as far as a rule asked for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Content<'a> {
@@ -150,6 +159,8 @@ pub struct View<'a> {
     pub active: Option<Active<'a>>,
     /// Where the rows' blocks lie, row by row; empty if all lie in device memory.
     pub media: &'a [Media],
+    /// What each row would copy from a peer first, row by row; empty without peers.
+    pub copies: &'a [PeerCopy],
     /// Names by [`Candidate::offer`].
     pub names: &'a dyn Names,
     /// Chained hashes of the prompt's full blocks, `None` if neither tokens, text nor blocks were given.

@@ -31,6 +31,10 @@
 //! Unknown terms fall out: without `kv_blocks` and reports the division by free memory, without first tokens the
 //! speeds, without output tokens their time, without a prompt all but the requests.
 //!
+//! A row that would copy tokens from a peer first computes the rest, and adds to its own time, as no other request waits
+//! for it, that of the copy and 1.5 times that of bringing back what the copy evicts: by another copy, or by computing
+//! if that is faster.
+//!
 //! Pairs of a prefill and a decode worker are weighed in `adaptive/pair.rs`.
 
 #![expect(
@@ -209,8 +213,13 @@ impl Adaptive {
 
     fn costs(&self, view: &View<'_>) -> Vec<f64> {
         let common = self.common(view);
-        let cost = |row| cost(view, &common, row);
-        view.rows.iter().map(cost).collect()
+        if view.copies.is_empty() {
+            let cost = |row| total(&parts(view, &common, row, 0.0), row);
+            return view.rows.iter().map(cost).collect();
+        }
+        let rows = view.rows.iter().enumerate();
+        let cost = |(at, row)| total(&parts_at(view, &common, at).0, row);
+        rows.map(cost).collect()
     }
 
     fn common<'a>(&self, view: &View<'a>) -> Common<'a> {
@@ -358,10 +367,11 @@ struct Parts {
     decoding: f64,
 }
 
+/// Without so many tokens that it copies from a peer.
 #[inline(always)]
-fn parts(view: &View<'_>, common: &Common<'_>, row: &Candidate) -> Parts {
+fn parts(view: &View<'_>, common: &Common<'_>, row: &Candidate, copied: f64) -> Parts {
     let load = view.load(row);
-    let tokens = view.uncached_tokens(row).max(1.0);
+    let tokens = (view.uncached_tokens(row) - copied).max(1.0);
     let context = (view.prompt_tokens as f64 - tokens / 2.0).max(0.0);
     let waiting = waiting(row, load, common.per_context);
     let queued = row.inflight.min(load.pending);
@@ -391,12 +401,25 @@ fn parts(view: &View<'_>, common: &Common<'_>, row: &Candidate) -> Parts {
     }
 }
 
-/// Milliseconds.
-#[inline]
-fn cost(view: &View<'_>, common: &Common<'_>, row: &Candidate) -> f64 {
-    total(&parts(view, common, row), row)
+/// The parts of the row at `at`, and the milliseconds of its copy from a peer, which are among `decoding`: those until it
+/// is there, and those to bring back what it evicts, which a worker copies again or computes.
+fn parts_at(view: &View<'_>, common: &Common<'_>, at: usize) -> (Parts, f64) {
+    let row = &view.rows[at];
+    let computing = parts(view, common, row, 0.0);
+    let Some(copy) = view.copies.get(at).filter(|copy| copy.tokens > 0) else {
+        return (computing, 0.0);
+    };
+    let mut rest = parts(view, common, row, copy.tokens as f64);
+    let back_ms = copy.ms.min((computing.own - rest.own) * rest.token_ms);
+    let ms = copy.ms + ASKED_AGAIN * back_ms;
+    rest.decoding += ms;
+    if total(&computing, row) <= total(&rest, row) {
+        return (computing, 0.0);
+    }
+    (rest, ms)
 }
 
+/// Milliseconds.
 #[inline]
 fn total(parts: &Parts, row: &Candidate) -> f64 {
     let others = parts.followers * parts.queued + parts.running;
@@ -431,7 +454,8 @@ impl Rule for Adaptive {
     }
 
     fn score(&self, view: &View<'_>, row: usize) -> Option<f64> {
-        Some(cost(view, &self.common(view), &view.rows[row]))
+        let (parts, _) = parts_at(view, &self.common(view), row);
+        Some(total(&parts, &view.rows[row]))
     }
 
     fn scores(&self, view: &View<'_>) -> Vec<Known> {
@@ -443,6 +467,7 @@ impl Rule for Adaptive {
             counts_active_blocks: true,
             weighs_pairs: true,
             loads: Some(self.loads),
+            weighs_copies: true,
             ..Properties::PLACED
         }
     }
@@ -454,8 +479,8 @@ impl Rule for Adaptive {
     /// Their sum is the score.
     fn terms(&self, view: &View<'_>) -> Vec<Vec<(&'static str, f64)>> {
         let common = self.common(view);
-        let terms = |row: &Candidate| {
-            let parts = parts(view, &common, row);
+        let terms = |(at, row): (usize, &Candidate)| {
+            let (parts, copy_ms) = parts_at(view, &common, at);
             let ms = |work: f64| per_weight(work * parts.token_ms, row.weight);
             let waiting = ms(parts.waiting);
             let mut terms = vec![
@@ -464,8 +489,14 @@ impl Rule for Adaptive {
                 ("cache_ms", ms(ASKED_AGAIN * parts.copied)),
                 ("queued_ms", ms(parts.own * parts.followers * parts.queued)),
                 ("running_ms", ms(parts.own * parts.running + parts.beside)),
-                ("decoding_ms", per_weight(parts.decoding, row.weight)),
+                (
+                    "decoding_ms",
+                    per_weight(parts.decoding - copy_ms, row.weight),
+                ),
             ];
+            if copy_ms > 0.0 {
+                terms.push(("copy_ms", per_weight(copy_ms, row.weight)));
+            }
             let sum: f64 = terms.iter().map(|(_, ms)| ms).sum();
             let room_ms = per_weight(parts.room_ms, row.weight);
             terms.push((
@@ -474,7 +505,7 @@ impl Rule for Adaptive {
             ));
             terms
         };
-        view.rows.iter().map(terms).collect()
+        view.rows.iter().enumerate().map(terms).collect()
     }
 
     fn choose_pair(&self, pairing: &Pairing<'_>, rng: &mut Rng) -> Option<PairChoice> {

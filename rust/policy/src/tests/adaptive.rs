@@ -8,6 +8,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::Reason;
+use crate::rule::view::PeerCopy;
 use crate::testing::{Scene, row};
 
 pub(in crate::rules::adaptive) const OBJECTIVES: [(Objective, f64); 4] = [
@@ -25,6 +26,8 @@ const E2E: Adaptive = Adaptive::new(Objective::E2e);
 #[derive(Debug, Clone)]
 pub(in crate::rules::adaptive) struct Plain {
     pub uncached: f64,
+    /// Tokens that it copies from a peer, and milliseconds.
+    pub copied: (f64, f64),
     pub pending_tokens: f64,
     pub pending_pairs: f64,
     pub queued: f64,
@@ -94,8 +97,16 @@ fn model(
     let mean = waits.iter().sum::<f64>() / waits.len() as f64;
     let cost = |(worker, (speed, step)): (&Plain, (f64, f64))| {
         // Every uncached token attends to all before it: in the mean, to those cached and half of the others.
-        let cached = prompt - worker.uncached;
-        let own = worker.uncached * (1.0 + per_context * (cached + worker.uncached / 2.0));
+        let compute = |tokens: f64| tokens * (1.0 + per_context * (prompt - tokens / 2.0));
+        let (copied, copy_ms) = worker.copied;
+        let own = compute(worker.uncached - copied);
+        // What the copied tokens evict is copied or computed again.
+        let saved_ms = (compute(worker.uncached) - own) / speed;
+        let copying = if copied > 0.0 {
+            copy_ms + 1.5 * f64::min(copy_ms, saved_ms)
+        } else {
+            0.0
+        };
         let waiting = worker.pending_tokens + per_context * worker.pending_pairs / 2.0;
         let followers = match waiting / speed {
             wait if yields && mean > 0.0 => followers * 2.0 * mean / (mean + wait),
@@ -110,7 +121,7 @@ fn model(
             (blocks, model_usual(fleet)),
             (waiting / speed, output * step),
         );
-        let ms = (own + pushed_out + delayed) / speed + running * output * step;
+        let ms = (own + pushed_out + delayed) / speed + running * output * step + copying;
         (waiting / speed + ms * factor + room) / worker.weight
     };
     fleet.iter().zip(model_speeds(fleet)).map(cost).collect()
@@ -242,7 +253,8 @@ pub(in crate::rules::adaptive) fn close(one: f64, other: f64) -> bool {
 
 /// The share of memory, and the sum of all terms.
 fn put_together(terms: &[(&'static str, f64)]) -> (f64, f64) {
-    let names: Vec<&str> = terms.iter().map(|(name, _)| *name).collect();
+    let names = terms.iter().map(|(name, _)| *name);
+    let names: Vec<&str> = names.filter(|name| *name != "copy_ms").collect();
     let expected = [
         "waiting_ms",
         "own_ms",
@@ -253,7 +265,8 @@ fn put_together(terms: &[(&'static str, f64)]) -> (f64, f64) {
         "memory_ms",
     ];
     assert_eq!(names, expected);
-    (terms[6].1, terms.iter().map(|(_, ms)| ms).sum())
+    let memory = terms.last().unwrap().1;
+    (memory, terms.iter().map(|(_, ms)| ms).sum())
 }
 
 /// A speed of `rate` tokens per millisecond, seen on so many of them.
@@ -302,6 +315,7 @@ fn worker() -> impl Strategy<Value = (Candidate, Load, Plain)> {
             };
             let plain = Plain {
                 uncached: 0.0,
+                copied: (0.0, 0.0),
                 pending_tokens: tokens as f64,
                 pending_pairs: pairs as f64,
                 queued: f64::from(queued),
@@ -366,7 +380,15 @@ pub(in crate::rules::adaptive) fn case() -> impl Strategy<Value = Case> {
 
 proptest! {
     #[test]
-    fn costs_are_those_of_the_model(case in case()) {
+    fn costs_are_those_of_the_model(
+        mut case in case(),
+        copies in prop::option::of(prop::collection::vec((0.0_f64..=1.0, 0.0_f64..5_000.0), 8)),
+    ) {
+        for (plain, (share, ms)) in case.plain.iter_mut().zip(copies.into_iter().flatten()) {
+            plain.copied = ((share * (plain.uncached - 1.0)).floor(), ms);
+            let tokens = plain.copied.0 as u64;
+            case.scene.copies.push(PeerCopy { tokens, ms });
+        }
         let kinds: BTreeSet<u32> = case.plain.iter().map(|plain| plain.kind).collect();
         prop_assume!(kinds.len() <= 8);
         for (objective, running) in OBJECTIVES {

@@ -17,7 +17,7 @@ use crate::rule::memo::{Memo, Memos};
 use crate::rule::parts::Ended;
 use crate::rule::reason::Reason;
 use crate::rule::routes::Claim;
-use crate::rule::view::{Candidate, Content, Media, View};
+use crate::rule::view::{Candidate, Content, Media, PeerCopy, View};
 use crate::rules::cache_aware::{CacheAware, Threshold};
 
 /// The gate with the defaults of its options.
@@ -184,6 +184,7 @@ pub struct Scene {
     pub apart: Vec<u32>,
     pub pace: Pace,
     pub media: Vec<Media>,
+    pub copies: Vec<PeerCopy>,
     pub blocks: Option<Vec<SequenceHash>>,
     pub boundaries: Vec<u32>,
     pub prompt_tokens: u64,
@@ -215,6 +216,7 @@ impl Scene {
             apart: Vec::new(),
             pace: Pace::default(),
             media: Vec::new(),
+            copies: Vec::new(),
             blocks: None,
             boundaries: Vec::new(),
             prompt_tokens: 0,
@@ -259,6 +261,7 @@ impl Scene {
             pace: self.pace,
             active: None,
             media: &self.media,
+            copies: &self.copies,
             names: &NAMES,
             blocks: self.blocks.as_deref(),
             content: Content::Hidden,

@@ -42,6 +42,7 @@ impl Scene {
             loads: &[],
             apart: &[],
             media: &[],
+            copies: &[],
             names: &NAMES,
             blocks,
             boundaries: &[],

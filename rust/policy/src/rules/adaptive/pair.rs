@@ -48,7 +48,7 @@ struct Scales<'a> {
 
 impl Scales<'_> {
     fn parts(&self, view: &View<'_>, row: &Candidate) -> Parts {
-        let parts = parts(view, &self.common, row);
+        let parts = parts(view, &self.common, row, 0.0);
         let apart = view.apart.get(row.slot as usize).copied().unwrap_or(0);
         let apart = f64::from(apart).min(parts.queued);
         let weight = self.common.running_weight;

@@ -173,9 +173,39 @@ proptest! {
             let named = fleet.selector.named_source(&picked(found)).unwrap();
             prop_assert_eq!((named.group, &*named.key), (format!("group {group}"), NAMES[from]));
         }
-        let after = fleet.select(&path, MEASURED);
-        prop_assert_eq!((after.offer, after.matched_tokens), (before.offer, before.matched_tokens));
+        let sources: Vec<_> = (0..3).map(|at| fleet.source(at, &path)).collect();
+        let (pick, seen) = fleet.preview(&request((&path, Origin::Tokens), 193, MEASURED));
+        prop_assert_eq!(pick.source, sources[pick.offer]);
+        let scores = seen.iter().map(|seen| seen.score.get().unwrap());
+        let least = scores.fold(f64::INFINITY, f64::min);
+        prop_assert_eq!(seen[pick.offer].score.get(), Some(least));
+        for (seen, source) in seen.iter().zip(&sources) {
+            let copies = seen.terms.iter().any(|(name, ms)| *name == "copy_ms" && *ms > 0.0);
+            prop_assert_eq!(copies, source.is_some());
+        }
+        if sources.iter().all(Option::is_none) {
+            let after = fleet.select(&path, MEASURED);
+            prop_assert_eq!((after.offer, after.matched_tokens), (before.offer, before.matched_tokens));
+        }
     }
+}
+
+#[test]
+fn a_worker_is_picked_by_what_it_would_copy() {
+    let (mut fleet, path) = (Fleet::measured(), prompt(0, 12));
+    fleet.announce(1, &path, 0, Medium::Cpu, 0);
+    let busy = Request {
+        pinned: Some((1, Reason::Custom)),
+        ..request((&prompt(50, 6), Origin::Tokens), 97, MEASURED)
+    };
+    fleet.selector.select(&mut offers(&NAMES), &busy).unwrap();
+    assert_eq!(fleet.look(&path, MEASURED).offer, 1, "it holds the prompt");
+    fleet.join(terms(0.1, 0.0, CPU));
+    let pick = fleet.look(&path, MEASURED);
+    assert_ne!(pick.offer, 1, "a copy comes sooner than its turn");
+    assert_eq!(pick.source.unwrap().worker, fleet.ids[1]);
+    fleet.join(terms(0.9, 0.0, CPU));
+    assert_eq!(fleet.look(&path, MEASURED).offer, 1);
 }
 
 #[test]

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from cachelb.bodies import MatchBasis
+    from cachelb.peers import NoSource
     from cachelb.types import Reason
 
 _KEPT = "only the latest 256 decisions are kept"
@@ -47,6 +48,10 @@ class CandidateView:
             peer and bringing back what it evicts, where it would copy; and `memory_ms`, what scarce KV memory adds.
             Their sum is the score. Empty for other policies, and where the decision was made already:
             only `Router.explain` and dry runs take scores apart.
+        kv_source: Of the picked one, the worker that it copies from (`Decision.kv_source`).
+        pulled_tokens: Prompt tokens to copy from there.
+        pull_ms: Milliseconds until they are there, an estimate.
+        no_source: Why the picked one copies nothing, where `terms` are known; None if it does, or computes no prompt.
 
     Example:
         >>> CandidateView("gpu0", "available", 4, 1, 64).overlap_blocks
@@ -70,6 +75,10 @@ class CandidateView:
     doubtful_blocks: dict[str, int] = field(default_factory=dict, hash=False)
     terms: dict[str, float] = field(default_factory=dict, hash=False)
     shared_blocks: int = 0
+    kv_source: str | None = None
+    pulled_tokens: int = 0
+    pull_ms: float = 0.0
+    no_source: NoSource | None = None
 
 
 @dataclass(frozen=True, slots=True)

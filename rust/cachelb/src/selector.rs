@@ -85,7 +85,7 @@ pub use crate::request::body::{
 pub use crate::request::hints::{Hints, Model};
 pub use crate::request::prompt::{LONG, Prompt, PromptBuffers, PromptReader};
 pub use crate::request::token_scales::{Sample, Scales};
-pub use crate::request::{Family, FamilyName, Pick, PoolId, Request, Source, Wanted};
+pub use crate::request::{Family, FamilyName, NoSource, Pick, PoolId, Request, Source, Wanted};
 pub use crate::select::batch::BatchTerms;
 pub use crate::select::pair::PairTerms;
 pub use crate::select::policy_view::{Column, Survey};

@@ -339,22 +339,19 @@ impl Decision {
     #[doc = stub!("Decision.explain")]
     pub fn explain<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let number = self.attempt.lease.number;
-        let seen = match &self.seen {
-            Some(seen) => seen.clone(),
-            None => self
-                .attempt
-                .lease
-                .engine
-                .locked(py, |selector| selector.trace().get(number))?
-                .unwrap_or_default(),
-        };
+        let (seen, source) = self.attempt.lease.engine.locked(py, |selector| {
+            let (seen, source) = (self.seen.clone(), self.pick.source);
+            let kept = || selector.trace().get(number).unwrap_or_default();
+            let name = source.and_then(|source| selector.fleet().name(source.worker));
+            (seen.unwrap_or_else(kept), name)
+        })?;
         let policy = self.attempt.lease.owner.policy_name(py, self.pick.wanted)?;
         explain::explanation(
             py,
             &policy,
             &self.attempt.key,
             (self.prompt_tokens, &self.attempt.lease.client),
-            &self.pick,
+            (&self.pick, source.as_deref()),
             &seen,
         )
     }

@@ -93,7 +93,8 @@ impl Fleet {
     }
 
     /// The name of a current worker.
-    pub(crate) fn name(&self, id: WorkerId) -> Option<Arc<str>> {
+    #[must_use]
+    pub fn name(&self, id: WorkerId) -> Option<Arc<str>> {
         self.registry
             .name(id.slot)
             .filter(|_| self.member(id).is_some())

@@ -154,6 +154,31 @@ impl Source {
     }
 }
 
+cachelb_core::named! {
+    /// Why a worker copies nothing, by how near a peer came to being its source.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+    NoSource {
+        /// It is in no peer group.
+        NoPeerGroup = "no-peer-group",
+        /// The prompt is known by its text alone, or its host sends no source.
+        NoTokens = "no-tokens",
+        /// No first token has shown how fast workers compute.
+        SpeedUnknown = "speed-unknown",
+        /// The group has no milliseconds per token.
+        LinkUnknown = "link-unknown",
+        /// No peer holds more of the prompt.
+        NoLongerPrefix = "no-longer-prefix",
+        /// A peer holds more in a medium that is not served, or its engine or this one cannot copy such blocks.
+        NotServable = "not-servable",
+        /// More is only expected there, or its events are not live.
+        Doubtful = "doubtful",
+        /// It fails, rests, sleeps, is not ready or was tried already.
+        SourceFailing = "source-failing",
+        /// To copy takes as long as to compute.
+        Slower = "slower",
+    }
+}
+
 /// The outcome of a selection.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Pick {

@@ -31,7 +31,7 @@ use crate::fleet::worker::{Eligibility, Member};
 use crate::indexes::naming::Form;
 use crate::indexes::peers::PeerGroup;
 use crate::indexes::reusable::Usable;
-use crate::request::{Pick, Request, Source, Wanted};
+use crate::request::{NoSource, Pick, Request, Source, Wanted};
 use crate::select::Step;
 
 /// A source as engines know it.
@@ -175,15 +175,21 @@ impl Step<'_, '_> {
     /// Finds what each candidate would copy, for a rule that weighs it. To decode alone means that another worker computes
     /// the prompt.
     pub fn find_copies(&mut self) {
-        let is_weighed =
-            || self.request.wanted != Wanted::Decode && self.rule().properties().weighs_copies;
-        let copies = self.sources().filter(|_| is_weighed()).map(|sources| {
+        let is_weighed = !self.pool().peers.is_empty()
+            && self.request.wanted != Wanted::Decode
+            && self.rule().properties().weighs_copies;
+        let sources = if is_weighed {
+            self.sources().ok()
+        } else {
+            None
+        };
+        let copies = sources.filter(Sources::any_sends).map(|sources| {
             let copy = |source: Source| PeerCopy {
                 tokens: source.tokens(),
                 ms: source.load_ms,
             };
             let rows = 0..sources.selector.candidates.rows.len();
-            rows.map(|row| sources.of(row).map_or(PeerCopy::default(), copy))
+            rows.map(|row| sources.of(row, |_, _| ()).map_or(PeerCopy::default(), copy))
                 .collect()
         });
         self.selector.candidates.rows.copies = copies.unwrap_or_default();
@@ -191,9 +197,23 @@ impl Step<'_, '_> {
 
     /// Names the source of the picked worker.
     pub fn name_source(&mut self) {
-        self.pick.source = self
-            .sources()
-            .and_then(|sources| sources.of(self.choice.row));
+        self.pick.source = self.source(|_, _| ()).ok();
+    }
+
+    /// Why the picked worker copies nothing: by the peer that came nearest to being its source.
+    pub fn no_source(&self) -> Option<NoSource> {
+        let mut nearest = None;
+        let found = self.source(|why, holds| {
+            let why = match why {
+                NoSource::LinkUnknown => why,
+                _ if !holds(&Medium::ALL) => NoSource::NoLongerPrefix,
+                NoSource::NoLongerPrefix if holds(&Medium::ANNOUNCED) => NoSource::NotServable,
+                NoSource::NoLongerPrefix => NoSource::Doubtful,
+                _ => why,
+            };
+            nearest = nearest.max(Some(why));
+        });
+        found.err().map(|why| nearest.unwrap_or(why))
     }
 
     /// Books the copy of a request that was booked.
@@ -207,13 +227,21 @@ impl Step<'_, '_> {
         }
     }
 
-    /// `None` if no peer can send any block of the request.
-    fn sources(&self) -> Option<Sources<'_>> {
+    /// The cheapest source of the picked worker; `refuse` as in [`Sources::of`].
+    fn source(&self, refuse: impl FnMut(NoSource, Holds<'_>)) -> Result<Source, NoSource> {
+        self.sources()?.of(self.choice.row, refuse)
+    }
+
+    /// The peers that hold blocks of the request.
+    fn sources(&self) -> Result<Sources<'_>, NoSource> {
         let (s, request, pool) = (&*self.selector, self.request, self.pool());
-        if pool.peers.is_empty() || request.is_text() || !request.sends_source {
-            return None;
+        if pool.peers.is_empty() {
+            return Err(NoSource::NoPeerGroup);
         }
-        let answer = pool.answer()?;
+        if request.is_text() || !request.sends_source {
+            return Err(NoSource::NoTokens);
+        }
+        let answer = pool.answer().ok_or(NoSource::NoLongerPrefix)?;
         // A worker that was tried for the request, or excluded by the caller, may be gone.
         let is_excluded = |slot: u32| {
             let mut excluded =
@@ -225,34 +253,46 @@ impl Step<'_, '_> {
             let copying = booking.and_then(|booking| booking.copying.as_deref());
             copying.is_some_and(|copying| s.copy_ms(*id, copying, request.now).0)
         };
-        let mut senders = Vec::new();
+        let refusal = |worker: WorkerId, member: &Member| {
+            let feed = member.feed_in(request.pool);
+            if member.condition() == Eligibility::NotReady
+                || member.health.is_out(request.now)
+                || member.health.sleep != Sleep::Awake
+                || is_excluded(worker.slot)
+            {
+                Some(NoSource::SourceFailing)
+            } else if feed.is_none_or(|feed| feed.state != FeedState::Live) {
+                Some(NoSource::Doubtful)
+            } else if answer.resumes(worker.slot) != Resumes::default() {
+                Some(NoSource::NotServable)
+            } else {
+                let sends = s.links.sends(worker, request.now, is_late);
+                (!sends).then_some(NoSource::SourceFailing)
+            }
+        };
+        let mut peers = Vec::new();
         answer.for_each(|(slot, _)| {
             let is_in = |group: &PeerGroup| group.members.has(slot) && group.sources.has(slot);
-            let Some((worker, member)) = at(&s.fleet, slot) else {
-                return;
-            };
-            if pool.peers.iter().any(is_in)
-                && answer.resumes(slot) == Resumes::default()
-                && member.condition() != Eligibility::NotReady
+            let found = at(&s.fleet, slot).filter(|_| pool.peers.iter().any(is_in));
+            if let Some((worker, member)) = found
                 && !member.profile.is_shared_cache
-                && !member.health.is_out(request.now)
-                && member.health.sleep == Sleep::Awake
-                && (member.feed_in(request.pool)).is_some_and(|feed| feed.state == FeedState::Live)
-                && !is_excluded(slot)
-                && s.links.sends(worker, request.now, is_late)
             {
-                senders.push((worker, member.sizes().per_block(pool.block_size)));
+                peers.push(Peer {
+                    worker,
+                    per_block: member.sizes().per_block(pool.block_size),
+                    refusal: refusal(worker, member),
+                });
             }
         });
         let loads = s.bookings.book.loads.columns();
-        let sources = Sources {
+        let speeds = Speeds::of([(&self.rows()[..], loads)]);
+        Ok(Sources {
             selector: s,
             request,
             answer,
-            speeds: Speeds::of([(&self.rows()[..], loads)]),
-            senders,
-        };
-        Some(sources).filter(|sources| !sources.senders.is_empty())
+            speeds,
+            peers,
+        })
     }
 }
 
@@ -263,33 +303,61 @@ fn at(fleet: &Fleet, slot: u32) -> Option<(WorkerId, &Member)> {
     Some((WorkerId { slot, generation }, member))
 }
 
+/// Whether a peer holds a longer prefix in some media.
+type Holds<'a> = &'a dyn Fn(&[Medium]) -> bool;
+
+/// A holder of blocks.
+struct Peer {
+    worker: WorkerId,
+    /// Blocks of the pool that are one of its engine.
+    per_block: u32,
+    /// Why it sends none, to any worker.
+    refusal: Option<NoSource>,
+}
+
 /// Where the candidates of a request could copy from.
 struct Sources<'a> {
     selector: &'a Selector,
     request: &'a Request<'a>,
     answer: Lookup<'a>,
     speeds: Speeds,
-    /// Holders of blocks that send, and how many blocks of the pool are one of their engine.
-    senders: Vec<(WorkerId, u32)>,
+    peers: Vec<Peer>,
 }
 
 impl Sources<'_> {
-    /// The source of a candidate, if copying from it is better than computing all.
-    fn of(&self, row: usize) -> Option<Source> {
+    fn any_sends(&self) -> bool {
+        self.peers.iter().any(|peer| peer.refusal.is_none())
+    }
+
+    /// The source of a candidate, if copying from it is better than computing all. `refuse` gets each peer that is none.
+    fn of(
+        &self,
+        row: usize,
+        mut refuse: impl FnMut(NoSource, Holds<'_>),
+    ) -> Result<Source, NoSource> {
         let (s, request, answer) = (self.selector, self.request, &self.answer);
         let (pool, book) = (&s.pools[request.pool], &s.bookings.book);
-        let (index, depths) = (answer.store.exact()?, answer.depths.exact());
+        let index = answer.store.exact().ok_or(NoSource::NotServable)?;
+        let depths = answer.depths.exact();
         let rows = &s.candidates.rows;
         let (row, reached) = (&rows[row], rows.reached(row));
-        let (to, member) = at(&s.fleet, row.slot)?;
+        let is_member = |group: &&PeerGroup| group.members.has(row.slot);
+        if !pool.peers.iter().any(|group| is_member(&group)) {
+            return Err(NoSource::NoPeerGroup);
+        }
+        let (to, member) = at(&s.fleet, row.slot).ok_or(NoSource::SourceFailing)?;
         let per_block = member.sizes().per_block(pool.block_size);
         let usable = Usable::by_slot(&s.fleet, pool, request)(row.slot);
         let (own, most) = (usable.whole(reached), usable.blocks(u32::MAX));
-        if own >= most || answer.resumes(row.slot) != Resumes::default() {
-            return None;
+        if own >= most {
+            return Err(NoSource::NoLongerPrefix);
+        }
+        if answer.resumes(row.slot) != Resumes::default() {
+            return Err(NoSource::NotServable);
         }
         let load = load_of(book.loads.columns(), row);
-        let token_ms = self.speeds.known_token_ms(row, load)?;
+        let token_ms = self.speeds.known_token_ms(row, load);
+        let token_ms = token_ms.ok_or(NoSource::SpeedUnknown)?;
         let per_context = book.pace.per_context();
         let queued = row.inflight.min(load.pending);
         let delayed = 1.0 + f64::from(queued) + RUNNING_WEIGHT * f64::from(row.inflight - queued);
@@ -298,22 +366,30 @@ impl Sources<'_> {
             token_ms * (all - end) * (1.0 + per_context * (all + end) / 2.0) * delayed
         };
         let (mut least, mut found) = (cost(own), None);
-        let is_member = |group: &&PeerGroup| group.members.has(row.slot);
         for group in pool.peers.iter().filter(is_member) {
             let (loading, media) = (group.terms.loading, &*group.terms.media);
             let Some(ms_per_token) = loading.ms_per_token else {
+                refuse(NoSource::LinkUnknown, &|_| false);
                 continue;
             };
             let slower = group.slower();
-            for &(worker, size) in &self.senders {
-                let slot = worker.slot;
-                let is_source = group.members.has(slot) && group.sources.has(slot);
-                if !is_source || worker == to || size != per_block {
+            for peer in &self.peers {
+                let (worker, slot) = (peer.worker, peer.worker.slot);
+                if worker == to || !group.members.has(slot) || !group.sources.has(slot) {
                     continue;
                 }
-                let end = index.held_from(depths, slot, media, own).min(most);
-                let end = usable.whole(end);
+                let reached = |media: &[Medium]| {
+                    usable.whole(index.held_from(depths, slot, media, own).min(most))
+                };
+                let holds = |media: &[Medium]| reached(media) > own;
+                let unequal = (peer.per_block != per_block).then_some(NoSource::NotServable);
+                if let Some(why) = peer.refusal.or(unequal) {
+                    refuse(why, &holds);
+                    continue;
+                }
+                let end = reached(media);
                 if end <= own {
+                    refuse(NoSource::NoLongerPrefix, &holds);
                     continue;
                 }
                 let (start_tokens, end_tokens) = (usable.tokens(own), usable.tokens(end));
@@ -335,9 +411,11 @@ impl Sources<'_> {
                         load_ms,
                         link_ms,
                     });
+                } else {
+                    refuse(NoSource::Slower, &holds);
                 }
             }
         }
-        found
+        found.ok_or(NoSource::NoLongerPrefix)
     }
 }

@@ -14,6 +14,9 @@ use cachelb_policy::{Candidate, Media, View};
 
 use crate::fleet::offers::Offers;
 use crate::fleet::worker::Eligibility;
+use crate::request::NoSource;
+#[cfg(feature = "peers")]
+use crate::request::Wanted;
 use crate::select::Step;
 
 /// Decisions kept.
@@ -65,6 +68,8 @@ pub struct Seen {
     pub score: Known,
     /// The terms of its score: see `policy::Rule::terms`. Only previews take scores apart.
     pub terms: Vec<(&'static str, f64)>,
+    /// Why it copies nothing, of the picked one of a preview.
+    pub no_source: Option<NoSource>,
 }
 
 impl Deref for Seen {
@@ -84,6 +89,10 @@ pub(crate) fn explain(step: &mut Step<'_, '_>) -> Vec<Seen> {
     let terms = step.rule().terms(&view);
     for (row, terms) in view.rows.iter().zip(terms) {
         seen[row.offer as usize].terms = terms;
+    }
+    #[cfg(feature = "peers")]
+    if step.request.wanted != Wanted::Decode {
+        seen[step.pick.offer].no_source = step.no_source();
     }
     seen
 }
@@ -240,6 +249,7 @@ impl Entry {
                 events,
                 score: *score,
                 terms: Vec::new(),
+                no_source: None,
             }
         })
     }

@@ -1,6 +1,6 @@
 //! Candidates of a selection, as the value types of `cachelb.explanation`.
 
-use cachelb::selector::{Held, Pick, Seen};
+use cachelb::selector::{Held, NoSource, Pick, Seen};
 use cachelb_core::ids::Medium;
 use cachelb_events::FeedState;
 use pyo3::intern;
@@ -16,7 +16,7 @@ pub fn explanation<'py>(
     policy: &str,
     key: &str,
     (prompt_tokens, client): (u64, &Client),
-    pick: &Pick,
+    (pick, source_name): (&Pick, Option<&str>),
     seen: &[Seen],
 ) -> PyResult<Bound<'py, PyAny>> {
     let module = py.import(intern!(py, "cachelb.explanation"))?;
@@ -50,6 +50,12 @@ pub fn explanation<'py>(
         if !row.terms.is_empty() {
             fields.set_item("terms", row.terms.iter().copied().into_py_dict(py)?)?;
         }
+        if let (true, Some(source)) = (row.picked, pick.source) {
+            fields.set_item("kv_source", source_name)?;
+            fields.set_item("pulled_tokens", source.tokens())?;
+            fields.set_item("pull_ms", source.load_ms)?;
+        }
+        fields.set_item("no_source", row.no_source.map(NoSource::name))?;
         views.push(view.call((), Some(&fields))?);
     }
     let fields = PyDict::new(py);

@@ -174,19 +174,16 @@ class Funnel:
 
     Every sum is over the same requests: those that completed and whose engine reported its cached prompt tokens
     (`on_complete(cached_tokens=)`). Where the engine also reports the length of the prompt, all are counted in its
-    tokens, since the length of a prompt given as text is an estimate. The decode worker of a pair does not count: it
-    reports tokens received from the prefill worker as cached.
+    tokens. The decode worker of a pair does not count: it reports tokens that it received as cached.
 
     Attributes:
         requests: Requests that the token funnel counts: completed, with cached tokens reported by the engine.
         prompt_tokens: Tokens of the prompts of these requests.
         best_matched_tokens: Tokens matched on the best candidate. The others were never computed, or left every cache.
         selected_matched_tokens: Tokens matched on the picked worker. Those lost at this step were given up for balance.
-        selected_held_tokens: Tokens the picked worker held for its full attention: more than matched where a hybrid
-            model could not resume so far.
+        selected_held_tokens: Tokens it held for full attention: more than matched where a hybrid model cannot resume.
         engine_cached_tokens: Tokens the engine took from its cache. Tokens lost at this step were mispredicted.
-        selected_shared_tokens: Tokens of the matched ones that the picked worker was to read from the shared cache of
-            the model (`Router.shared_caches`).
+        selected_shared_tokens: Tokens of the matched ones that it was to read from the shared cache of the model.
     """
 
     requests: int = field(metadata=counter("funnel_requests", "{request}"))
@@ -222,8 +219,8 @@ class ShadowStats:
         decisions: Decisions that both the shadow and the router's policy took.
         agreed: Decisions in which the shadow picked the same worker as the router.
         matched_tokens: Prompt tokens matched on the workers that the shadow picked.
-        first_matched_tokens: Prompt tokens matched on the router's picks. The placements are those of the router's
-            policy, so a shadow that would have spread requests otherwise is judged by a cache it did not fill.
+        first_matched_tokens: Prompt tokens matched on the router's picks. They filled the caches, so a shadow that
+            would have spread requests otherwise is judged by a cache it did not fill.
     """
 
     policy: str
@@ -419,11 +416,11 @@ class RouterStats:
         evictions: Blocks that left the indexes, by cause: "capacity" of a worker, "ttl", "memory" limit, "removed" with
             their worker, "cleared" by a cache reset, "failed" with the request that would have stored them.
         dropped: Updates that the indexes could not apply: an "orphan" chain without its parent, a "conflict" of
-            parents, an "unknown-removal"; "no-room" counts prompts that did not fit into `max_memory_mb`, or not
-            to their end, "block-size-mismatch" times that an engine's metrics and events came to disagree about it
-            (`KvEventStats.mismatch`). And KV events that were not applied: "undecodable" messages, "unknown-rank",
-            "unknown-event", "malformed-event", "unknown-medium", "shared-pool", "attention-group", "token-count",
-            "block-size", "placeholder", "orphan", "full"; or not as a whole: "unknown-field".
+            parents, an "unknown-removal"; "no-room" counts prompts that did not fit into `max_memory_mb`,
+            "block-size-mismatch" times that metrics and events of an engine came to disagree. KV events that were not
+            applied: "undecodable" messages, "unknown-rank", "unknown-event", "malformed-event", "unknown-medium",
+            "shared-pool", "attention-group", "token-count", "block-size", "placeholder", "orphan", "full"; or not as a
+            whole: "unknown-field".
         shadows: Comparisons of the shadow policies, in their order.
         index_blocks: Distinct blocks in the indexes.
         index_bytes: Memory of the block indexes in bytes, about.
@@ -445,6 +442,8 @@ class RouterStats:
         state: Statistics of sharing with other routers, None where nothing is shared.
         discovery: Statistics of the attached sources of workers.
         polls: Statistics of polling metrics pages, by key of the worker.
+        pulls: Copies from peers by group and outcome: landed, short, missed; those whose answer has `cached_tokens`.
+        pulled_tokens: Tokens of them that came, by group.
     """
 
     workers: list[WorkerStats]
@@ -463,6 +462,8 @@ class RouterStats:
     no_worker: int = field(metadata=counter("no_worker", "{selection}"))
     policy: str
     models: list[str]
+    pulls: dict[tuple[str, str], int] = field(metadata=counter("pulls", "{copy}", "group", "outcome"))
+    pulled_tokens: dict[str, int] = field(metadata=counter("pulled_tokens", "{token}", "group"))
     overloaded: int = field(default=0, metadata=counter("overloaded", "{request}"))
     admission: tuple[BandStats, ...] = ()
     unread_usage: int = field(default=0, metadata=counter("unread_usage", "{count}"))
@@ -547,8 +548,7 @@ class DecisionRecord:
         duration_s: Seconds to the end.
         shadows: The picks of shadow policies.
         running: Requests the worker computed when it was picked, by its report; None without a fresh one. This and the
-            fields below are of that time, before the request was added, and None in files of versions that did not
-            record them.
+            fields below are of that time, before the request was added, and None in older files.
         waiting: Requests that waited there, by its report.
         kv_usage: Share of its KV cache in use, by its report.
         stale_load: Whether its latest report was stale.

@@ -72,7 +72,7 @@ pub use crate::indexes::Pools;
 pub use crate::indexes::blocks::Lost;
 #[cfg(feature = "peers")]
 pub use crate::indexes::naming::{Form, Naming, host_and_port};
-pub use crate::indexes::peers::{PeerGroup, PeerTerms};
+pub use crate::indexes::peers::{PeerGroup, PeerTerms, Pulls};
 pub use crate::indexes::pool::Pool;
 pub use crate::indexes::shared_cache::{SharedCache, SharedTerms};
 pub use crate::indexes::shared_readers::Readers;

@@ -276,8 +276,8 @@ impl Engine {
     }
 
     /// The engine's counts came after the end.
-    pub fn late_usage(&self, number: u64, usage: Usage) -> PyResult<bool> {
-        self.caught(|selector| selector.ledger_mut().late_usage(number, usage))
+    pub fn late_usage(&self, number: u64, usage: Usage, now: Millis) -> PyResult<()> {
+        self.caught(|selector| selector.late_usage(number, usage, now))
     }
 
     /// The time now.

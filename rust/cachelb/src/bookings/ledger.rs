@@ -8,7 +8,7 @@ use cachelb_core::ids::Millis;
 use cachelb_core::load::Known;
 use cachelb_policy::{Candidate, Ended, Reason, View};
 
-use crate::request::{Pick, PoolId, Wanted};
+use crate::request::{Pick, PoolId, Source, Wanted};
 
 cachelb_core::named! {
     /// How a booking ended.
@@ -136,8 +136,8 @@ pub struct Record {
     pub held_tokens: u64,
     /// Those of the matched ones that it read from the shared cache of the model.
     pub shared_tokens: u64,
-    /// Tokens that its worker was to copy from a peer.
-    pub pulled_tokens: u64,
+    /// The peer that its worker was to copy from.
+    pub source: Option<Source>,
     /// Candidates.
     pub candidates: u32,
     /// Convention of clients by which the conversation is known.
@@ -305,20 +305,18 @@ impl Ledger {
         }
     }
 
-    /// Adds the engine's counts to a decision that was ended without them, as that of a prefill worker is when the
-    /// first token comes. Returns whether they were missing and the decision is still known.
-    pub fn late_usage(&mut self, number: u64, usage: Usage) -> bool {
+    /// Adds the engine's counts to a decision that was ended without them. Returns it if they were missing and it is
+    /// still known.
+    pub(crate) fn late_usage(&mut self, number: u64, usage: Usage) -> Option<&Record> {
         let mut newest = self.finished.iter_mut().rev();
         let found = newest.find(|record| record.number == number);
-        let Some(record) = found.filter(|record| {
+        let record = found.filter(|record| {
             let completed = matches!(record.ended, Some((_, Ending::Completed)));
             completed && record.usage == Usage::default()
-        }) else {
-            return false;
-        };
+        })?;
         record.usage = usage;
         self.counters.funnel.add(record);
-        true
+        Some(record)
     }
 
     /// Selections that booked a worker.

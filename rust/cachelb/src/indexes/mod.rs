@@ -15,6 +15,7 @@ pub(crate) mod shared_cache;
 pub(crate) mod shared_credit;
 pub(crate) mod shared_readers;
 
+use std::collections::BTreeMap;
 use std::ops::{Index, IndexMut};
 
 use cachelb_core::block_tracker::{Depths, Store};
@@ -28,7 +29,7 @@ use cachelb_policy::parts::State;
 use crate::fleet::worker::Member;
 use crate::indexes::blocks::{Blocks, Lost};
 use crate::indexes::budget::Budget;
-use crate::indexes::peers::PeerGroup;
+use crate::indexes::peers::{PeerGroup, Pulls};
 use crate::indexes::pool::Pool;
 use crate::indexes::shared_readers::Seats;
 use crate::request::PoolId;
@@ -79,6 +80,14 @@ impl Pools {
         for pool in &mut self.list {
             each(&mut pool.peers);
         }
+    }
+
+    /// The peer groups, and what came of their copies.
+    #[must_use]
+    pub fn pulls(&self) -> BTreeMap<String, Pulls> {
+        let groups = self.list.iter().flat_map(|pool| &pool.peers);
+        let counted = groups.map(|group| (group.name.to_string(), group.pulls));
+        counted.collect()
     }
 
     /// The readers of shared caches, and the members of peer groups, of all models.

@@ -11,7 +11,7 @@ use cachelb_policy::Loading;
 use crate::fleet::Fleet;
 use crate::fleet::membership::Workers;
 use crate::indexes::shared_readers::{Readers, Seats};
-use crate::request::PoolId;
+use crate::request::{PoolId, Source};
 
 /// Properties of a peer group.
 #[derive(Debug, Clone, PartialEq)]
@@ -29,6 +29,41 @@ pub struct PeerTerms {
     pub naming: Arc<super::naming::Naming>,
 }
 
+cachelb_core::counted! {
+    /// Copies of a group whose requests completed and found a known number of tokens in the cache.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+    pub struct Pulls {
+        /// Those that found the whole of it, or all but the last block.
+        pub landed: u64,
+        /// Those that found less.
+        pub short: u64,
+        /// Those that found nothing.
+        pub missed: u64,
+    }
+    beside {
+        /// The tokens that were copied.
+        pub tokens: u64,
+    }
+}
+
+impl Pulls {
+    /// Counts a copy whose request found so many tokens. Returns whether it missed.
+    pub fn add(&mut self, source: &Source, found: u64, block: u64) -> bool {
+        let (start, end) = (source.start_tokens, source.end_tokens);
+        let is_miss = found < end.min(start + block);
+        let count = if is_miss {
+            &mut self.missed
+        } else if found + block >= end {
+            &mut self.landed
+        } else {
+            &mut self.short
+        };
+        *count += 1;
+        self.tokens += found.clamp(start, end) - start;
+        is_miss
+    }
+}
+
 /// A peer group of a model.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PeerGroup {
@@ -38,6 +73,7 @@ pub struct PeerGroup {
     pub(crate) sources: Seats,
     /// Milliseconds by the terms, and those that copies took.
     pub(crate) pace: Speed,
+    pub(crate) pulls: Pulls,
 }
 
 #[cfg(feature = "peers")]
@@ -51,6 +87,7 @@ impl PeerGroup {
 impl Workers<'_> {
     /// Adds a peer group of a model, or changes its properties. A group of this name in another model is gone then.
     pub fn add_peer_group(&mut self, name: &str, pool: PoolId, terms: PeerTerms) {
+        let pulls = self.0.pools.pulls().remove(name);
         self.remove_peer_group(name);
         let s = &mut *self.0;
         let seats = |readers: &Readers, fleet: &Fleet| Seats::new(readers.clone(), fleet);
@@ -59,6 +96,7 @@ impl Workers<'_> {
             members: seats(&terms.members, &s.fleet),
             sources: seats(&terms.sources, &s.fleet),
             pace: Speed::UNKNOWN,
+            pulls: pulls.unwrap_or_default(),
             terms,
         };
         s.pools[pool].peers.push(group);

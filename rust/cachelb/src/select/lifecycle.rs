@@ -73,6 +73,17 @@ impl Selector {
         });
     }
 
+    /// The engine's counts of a request came after its end, as those of a prefill worker do that ended with the first token.
+    #[cfg_attr(not(feature = "peers"), expect(unused_variables, reason = "of copies"))]
+    pub fn late_usage(&mut self, number: u64, usage: Usage, now: Millis) {
+        let record = self.bookings.ledger.late_usage(number, usage);
+        let copied = record.and_then(|record| Some((record.source?, record.pool)));
+        #[cfg(feature = "peers")]
+        if let Some((source, pool)) = copied {
+            self.judge_copy(source, pool, usage, now);
+        }
+    }
+
     /// Moves the deadlines of blocks that are waited for, and drops those whose time to live is over.
     pub(crate) fn expire_blocks(&mut self, now: Millis) {
         self.bookings.lapse(now, &mut self.pools.renewing());

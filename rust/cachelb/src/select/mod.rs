@@ -298,7 +298,7 @@ impl<'a, 'r> Step<'a, 'r> {
             matched_tokens: pick.matched_tokens,
             held_tokens: pick.held_tokens,
             shared_tokens: pick.shared_tokens,
-            pulled_tokens: pick.source.map_or(0, |source| source.tokens()),
+            source: pick.source,
             candidates: s.candidates.rows.len() as u32,
             convention: request.convention,
             attempt: request.attempt,

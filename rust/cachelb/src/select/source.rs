@@ -30,8 +30,9 @@ use crate::fleet::health::{Sleep, is_overdue};
 use crate::fleet::worker::{Eligibility, Member};
 use crate::indexes::naming::Form;
 use crate::indexes::peers::PeerGroup;
+use crate::indexes::pool::Pool;
 use crate::indexes::reusable::Usable;
-use crate::request::{NoSource, Pick, Request, Source, Wanted};
+use crate::request::{NoSource, Pick, PoolId, Request, Source, Wanted};
 use crate::select::Step;
 
 /// A source as engines know it.
@@ -59,15 +60,6 @@ impl Selector {
         self.pools.iter().any(|(_, pool)| !pool.peers.is_empty())
     }
 
-    /// The names of the peer groups, in order.
-    #[must_use]
-    pub fn peer_groups(&self) -> Vec<String> {
-        let groups = self.pools.iter().flat_map(|(_, pool)| &pool.peers);
-        let mut names: Vec<_> = groups.map(|group| group.name.to_string()).collect();
-        names.sort_unstable();
-        names
-    }
-
     /// The source of a pick as engines know it, if its group and the worker are still there.
     #[must_use]
     pub fn named_source(&self, pick: &Pick) -> Option<NamedSource> {
@@ -88,6 +80,13 @@ impl Selector {
 
 /// Copies that outweigh the terms of a group.
 const PRIOR: f64 = 8.0;
+
+impl Pool {
+    fn peer_group(&mut self, source: &Source) -> Option<&mut PeerGroup> {
+        let mut groups = self.peers.iter_mut();
+        groups.find(|group| PeerGroup::id(&group.name) == source.group)
+    }
+}
 
 impl PeerGroup {
     /// How many times as long as by its terms copies take.
@@ -131,18 +130,15 @@ impl Selector {
         if is_late {
             links.rest(source.worker, now);
         } else if copying.is_alone {
-            self.pools.each_peers(|groups| {
-                let mut groups = groups.iter_mut();
-                if let Some(group) = groups.find(|group| PeerGroup::id(&group.name) == source.group)
-                {
-                    let by_terms = source.load_ms / group.slower();
-                    if group.pace.get().is_none() {
-                        let prior = PRIOR * by_terms * by_terms;
-                        (group.pace.squares, group.pace.products) = (prior, prior);
-                    }
-                    group.pace.observe(by_terms, ms.max(0.0));
+            let pool = &mut self.pools[booking.pool];
+            if let Some(group) = pool.peer_group(&source) {
+                let by_terms = source.load_ms / group.slower();
+                if group.pace.get().is_none() {
+                    let prior = PRIOR * by_terms * by_terms;
+                    (group.pace.squares, group.pace.products) = (prior, prior);
                 }
-            });
+                group.pace.observe(by_terms, ms.max(0.0));
+            }
         }
     }
 
@@ -159,12 +155,21 @@ impl Selector {
         }
         let counts = matches!(ending, Ending::Cancelled | Ending::Failed);
         self.copied(booked, booking, counts, now);
-        let found = usage.cached_tokens.filter(|_| ending == Ending::Completed);
-        if let (Some(found), Some(Copying { source, .. })) = (found, booking.copying.as_deref())
-            && self.fleet.member(source.worker).is_some()
-        {
-            let block = u64::from(self.pools[booking.pool].block_size);
-            let is_miss = found < source.end_tokens.min(source.start_tokens + block);
+        if let (Ending::Completed, Some(copying)) = (ending, booking.copying.as_deref()) {
+            self.judge_copy(copying.source, booking.pool, usage, now);
+        }
+    }
+
+    /// The engine counted what a request that copied found in its cache.
+    pub(crate) fn judge_copy(&mut self, source: Source, pool: PoolId, usage: Usage, now: Millis) {
+        let member = self.fleet.member(source.worker);
+        let (Some(found), Some(_)) = (usage.cached_tokens, member) else {
+            return;
+        };
+        let pool = &mut self.pools[pool];
+        let block = u64::from(pool.block_size);
+        if let Some(group) = pool.peer_group(&source) {
+            let is_miss = group.pulls.add(&source, found, block);
             let links = &mut self.links;
             links.judge(source.worker, is_miss, now);
         }

@@ -212,7 +212,7 @@ impl Lease {
                 warn_of_drop(&self.id())?;
             }
         } else if usage.cached_tokens.is_some() {
-            self.engine.late_usage(self.number, usage)?;
+            self.engine.late_usage(self.number, usage, now)?;
         }
         Ok(())
     }

@@ -160,6 +160,8 @@ impl Fleet {
 
     /// Names of the peer groups, in order.
     fn peer_groups(&self, py: Python<'_>) -> PyResult<Vec<String>> {
-        self.engine.locked(py, |selector| selector.peer_groups())
+        self.engine.locked(py, |selector| {
+            selector.pools().pulls().into_keys().collect()
+        })
     }
 }

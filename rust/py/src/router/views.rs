@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use cachelb::selector::{
-    Counters, Eligibility, Ending, EngineKind, PoolId, Record, Tally, Timing, Wanted,
+    Counters, Eligibility, Ending, EngineKind, PoolId, Pulls, Record, Tally, Timing, Wanted,
 };
 use cachelb_core::ids::Medium;
 use cachelb_core::load::Load;
@@ -46,6 +46,7 @@ struct Copied {
     sizes: [(&'static str, usize); 5],
     index_blocks: u64,
     bands: BTreeMap<i64, (Tally, usize)>,
+    pulls: BTreeMap<String, Pulls>,
 }
 
 /// Outcomes of the requests of each priority, as in `BandStats`.
@@ -102,6 +103,7 @@ impl Fleet {
                 ],
                 index_blocks: pools.block_count(None),
                 bands: selector.gates.tallies(),
+                pulls: pools.pulls(),
             }
         })?;
         let counted = copied.counters;
@@ -121,6 +123,13 @@ impl Fleet {
         for (name, size) in copied.sizes {
             counters.set_item(name, size)?;
         }
+        let (pulls, pulled_tokens) = (PyDict::new(py), PyDict::new(py));
+        for (group, counts) in &copied.pulls {
+            for (outcome, count) in counts.named() {
+                pulls.set_item((group, outcome), count)?;
+            }
+            pulled_tokens.set_item(group, counts.tokens)?;
+        }
         let (counts, sum_ns) = self.engine.timing.read();
         let bounds = Timing::BOUNDS_NS.map(seconds_of);
         let histogram = (
@@ -139,6 +148,8 @@ impl Fleet {
             dropped: copied.dropped.into_py_dict(py)?,
             index_blocks: copied.index_blocks,
             bands: bands(py, &copied.bands)?,
+            pulls: pulls,
+            pulled_tokens: pulled_tokens,
             select_seconds: histogram,
         );
         Ok(counters)
@@ -256,13 +267,14 @@ impl Fleet {
         let seconds = |from: u64, to: u64| to.saturating_sub(from) as f64 / 1000.0;
         let decided = record.decided.0;
         let (worker, usage) = (&record.worker, record.usage);
-        set_items!(fields, record => prompt_tokens, best_matched_tokens, matched_tokens, held_tokens, shared_tokens, pulled_tokens, candidates, attempt);
+        set_items!(fields, record => prompt_tokens, best_matched_tokens, matched_tokens, held_tokens, shared_tokens, candidates, attempt);
         set_items!(fields, usage => cached_tokens, output_tokens);
         set_items!(fields, known worker => running, waiting, kv_usage);
         set_items!(fields, worker => inflight, pending_prefill_tokens, decode_tokens, credited_tokens);
         set_items!(
             fields,
             id: Engine::id(self.engine.nonce(), record.number),
+            pulled_tokens: record.source.map_or(0, |source| source.tokens()),
             part: record.wanted.name(),
             age_s: seconds(decided, now),
             model: registered.model(record.pool),

@@ -1,4 +1,4 @@
-"""Why the picked worker of a preview copies nothing, and the terms of one that copies."""
+"""Why the picked worker of a preview copies nothing, the terms of one that copies, and counts of copies that came."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from tests.routers import flat_router
 
 from cachelb import Router
 from cachelb.explanation import CandidateView
+from cachelb.metrics.families import families
 from cachelb.peers import KvSource
 from cachelb_fakes.events import stored
 
@@ -36,14 +37,6 @@ def peers(held: int = 12, medium: str = "cpu", *, measured: bool = True, **terms
     return router
 
 
-def expected(router: Router[str]) -> None:
-    router.select_worker(tokens=range(9000, 9193), among=["b"])
-
-
-def lost(router: Router[str]) -> None:
-    router.event_sink.apply_events("b", batch(), seq=5)
-
-
 REASONS: list[tuple[str | None, dict[str, Any], dict[str, Any], Callable[[Router[str]], object] | None]] = [
     (None, {}, {}, None),
     ("no-peer-group", {}, {}, lambda router: router.peer_groups.remove("rack")),
@@ -54,8 +47,6 @@ REASONS: list[tuple[str | None, dict[str, Any], dict[str, Any], Callable[[Router
     ("no-longer-prefix", {"held": 0}, {}, None),
     ("no-longer-prefix", {"sources": ["a"]}, {}, None),
     ("not-servable", {"medium": "gpu"}, {}, None),
-    ("doubtful", {"media": ["gpu", "cpu"]}, {"tokens": range(9000, 9193)}, expected),
-    ("doubtful", {}, {}, lost),
     ("source-failing", {}, {}, lambda router: router.set_ready("b", ready=False)),
     ("slower", {"load_ms_per_token": 10.1}, {}, None),
     ("slower", {"startup_ms": 1e6}, {}, None),
@@ -108,3 +99,35 @@ def test_a_source_has_no_reason_and_its_terms_are_those_of_the_decision(
     assert (picked(preview).no_source is None) == (preview.kv_source is not None)
     # As for scores, recorded decisions have no reasons.
     assert picked(booked).no_source is None
+
+
+@pytest.mark.parametrize(
+    ("found", "outcome", "tokens"),
+    [
+        (0, "missed", 0),
+        (15, "missed", 15),
+        (16, "short", 16),
+        (175, "short", 175),
+        (176, "landed", 176),
+        (193, "landed", 192),
+        (None, None, 0),
+    ],
+)
+def test_copies_are_counted_by_the_cached_tokens_of_their_answers(
+    found: int | None, outcome: str | None, tokens: int
+) -> None:
+    router = peers()
+    decision = router.select_worker(tokens=LONG, among=["a"])
+    assert decision.kv_source is not None
+    decision.on_first_token()
+    # New terms keep the counts.
+    router.peer_groups.add("rack", load_ms_per_token=0.2, port=7777)
+    decision.on_complete(cached_tokens=found)
+    router.select_worker(tokens=LONG, among=["a"]).on_complete(cached_tokens=192)
+    router.peer_groups.add("rack", load_ms_per_token=0.1, port=7777)
+    named = {family.name: family for family in families(router.stats())}
+    outcomes = {("rack", each): int(each == outcome) for each in ("landed", "short", "missed")}
+    assert (named["pulls"].labels, dict(named["pulls"].rows)) == (("group", "outcome"), outcomes)
+    assert (named["pulled_tokens"].kind, named["pulled_tokens"].rows) == ("counter", [(("rack",), tokens)])
+    router.peer_groups.remove("rack")
+    assert router.stats().pulls == router.stats().pulled_tokens == {}

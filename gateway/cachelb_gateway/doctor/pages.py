@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -15,6 +16,8 @@ from cachelb_gateway.doctor.settings import Settings
 from cachelb_gateway.doctor.verdicts import Check
 
 _LEARNED: Final = Samples(rb"cachelb_worker_learned")
+_COPIES: Final = Samples(rb"cachelb_pulls_total")
+_LEAST_COPIES: Final = 8
 _SAMPLES: Final = Samples(rb"vllm:cache_config_info|sglang:page_size")
 _EVENTS: Final = '"publisher": "zmq", "endpoint": "tcp://*:5557", "replay_endpoint": "tcp://*:5657"}\''
 _PORT_FIX: Final = "name the ports with --events-port and --replay-port, or "
@@ -134,9 +137,28 @@ async def check_router(settings: Settings) -> list[Check]:
         return [Check("router", "fail", "/metrics is not of a router", "give the admin address of the gateway")]
     learned = map(_read, _LEARNED.of(page.encode()))
     found = [f"{labels.get('fact')} of {labels.get('worker')} is rather {value}" for _, labels, value in learned]
+    copies = _copies(page)
     if not found:
-        return [Check("router", "ok", "no setting of a worker is contradicted")]
-    return [Check("router", "warn", "; ".join(found), "correct these settings; the log of the gateway names them")]
+        return [Check("router", "ok", "no setting of a worker is contradicted"), *copies]
+    fix = "correct these settings; the log of the gateway names them"
+    return [Check("router", "warn", "; ".join(found), fix), *copies]
+
+
+def _copies(page: str) -> list[Check]:
+    """Check that copies from peers find blocks: even a short one shows that the engines' blocks match."""
+    all_of, missed = Counter[str](), Counter[str]()
+    for _, labels, value in map(_read, _COPIES.of(page.encode())):
+        counts = (all_of, missed) if labels["outcome"] == "missed" else (all_of,)
+        for count in counts:
+            count[labels["group"]] += int(float(value))
+    if not all_of:
+        return []
+    in_vain = [f"{name}: {n}" for name, n in all_of.items() if n >= _LEAST_COPIES and missed[name] == n]
+    if not in_vain:
+        listed = ", ".join(f"{name}: {n - missed[name]} of {n}" for name, n in all_of.items())
+        return [Check("copies", "ok", f"copies from peers that found blocks: {listed}")]
+    fix = "start all engines of the group with equal PYTHONHASHSEED, --block-size, tensor parallelism and KV layout"
+    return [Check("copies", "warn", f"copies from peers, none of which found blocks: {', '.join(in_vain)}", fix)]
 
 
 async def check_events(client: WorkerClient, facts: Facts, settings: Settings, key: str) -> Check:

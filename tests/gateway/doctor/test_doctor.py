@@ -462,6 +462,30 @@ def test_settings_of_the_router_that_engines_contradict_are_a_warning() -> None:
     assert "refused" in result.stdout
 
 
+@pytest.mark.parametrize(
+    ("counts", "verdict", "seen"),
+    [
+        ({"rack": (0, 0, 7)}, "ok", "rack: 0 of 7"),
+        ({"rack": (0, 0, 8), "island": (9, 0, 0)}, "warn", "rack: 8"),
+        ({"rack": (0, 1, 8), "island": (1, 0, 0)}, "ok", "rack: 1 of 9, island: 1 of 1"),
+    ],
+)
+def test_a_peer_group_without_copies_that_land_is_a_warning(
+    counts: dict[str, tuple[int, int, int]], verdict: Verdict, seen: str
+) -> None:
+    page = "".join(
+        f'cachelb_pulls_total{{group="{group}",outcome="{outcome}"}} {count}.0\n'
+        for group, numbers in counts.items()
+        for outcome, count in zip(("landed", "short", "missed"), numbers, strict=True)
+    )
+    with FakeFleet(1, kv_events=True) as fleet, FakeEngine(page.encode()) as gateway:
+        router, copies = diagnose(*fleet.urls, router=gateway.key).fleet
+    assert (router.name, router.verdict, copies.name, copies.verdict) == ("router", "ok", "copies", verdict)
+    assert copies.seen.endswith(seen)
+    causes = ("PYTHONHASHSEED", "--block-size", "tensor parallelism", "KV layout")
+    assert all((cause in copies.fix) == (verdict == "warn") for cause in causes)
+
+
 def test_json_has_every_check_and_a_failure_is_exit_code_1() -> None:
     with FakeFleet(1) as fleet:
         result = run(*fleet.urls, "--json", "--timeout", PATIENT)

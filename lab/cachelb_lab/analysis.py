@@ -92,6 +92,7 @@ class Analysis(Tabular):
     selected_matched_tokens: int = 0  # held by the picked workers
     selected_held_tokens: int = 0  # more than matched where a hybrid model holds what it cannot resume
     selected_shared_tokens: int = 0  # of the matched ones, those to be read from a shared cache
+    selected_pulled_tokens: int = 0  # further ones, to be copied from a peer
     engine_cached_tokens: int = 0  # 0 if none reported any
     left_out: dict[str, int] = field(default_factory=dict)  # requests that do not count, by reason
     losses: list[Loss] = field(default_factory=list)  # the most tokens first
@@ -171,13 +172,14 @@ class _Sums:
 
     def add(self, record: DecisionRecord) -> None:
         analysis, worker = self.analysis, self.workers[record.key]
-        prompt, best, selected, held, shared = _in_engine_tokens(record)
+        prompt, best, selected, held, shared, pulled = _in_engine_tokens(record)
         analysis.requests += 1
         analysis.prompt_tokens += prompt
         analysis.best_matched_tokens += best
         analysis.selected_matched_tokens += selected
         analysis.selected_held_tokens += held
         analysis.selected_shared_tokens += shared
+        analysis.selected_pulled_tokens += pulled
         stuck = max(0, held - best)
         self._lose(NOT_CACHED, "cannot-resume", stuck)
         self._lose(NOT_CACHED, _why_not_cached(record), prompt - best - stuck)
@@ -202,12 +204,12 @@ class _Sums:
 
 
 def _in_engine_tokens(record: DecisionRecord) -> tuple[int, ...]:
-    """Return prompt, best, selected, held and shared in the engine's tokens: a text's own count is an estimate."""
+    """Return prompt, best, selected, held, shared and pulled in engine tokens: a text's own count is an estimate."""
     own, matched = record.prompt_tokens, record.matched_tokens
     prompt = own if record.engine_prompt_tokens is None else record.engine_prompt_tokens
     # Older records lack the held tokens.
     held = max(matched, record.held_tokens or 0)
-    parts = (record.best_matched_tokens, matched, held, record.shared_tokens or 0)
+    parts = (record.best_matched_tokens, matched, held, record.shared_tokens or 0, record.pulled_tokens or 0)
     return prompt, *(part if own in (0, prompt) else part * prompt // own for part in parts)
 
 

@@ -172,15 +172,17 @@ def test_a_missing_file_and_a_file_without_records_are_told_apart(path: Path) ->
 
 
 def test_what_a_worker_holds_and_cannot_resume_is_a_cause_of_its_own(path: Path) -> None:
-    write(path, held(100, held_tokens=700), held(400, held_tokens=400, shared_tokens=150))
+    write(path, held(100, held_tokens=700), held(400, held_tokens=400, shared_tokens=150, pulled_tokens=50))
     document = explained(path)
     assert ranked(document) == [
         ("prompt -> best", "nowhere", 300 + 600, 2),
         ("prompt -> best", "cannot-resume", 600, 1),
     ]
-    assert (document["selected_held_tokens"], document["selected_shared_tokens"]) == (1100, 150)
+    steps = [document[f"selected_{step}_tokens"] for step in ("held", "shared", "pulled")]
+    assert steps == [1100, 150, 50]
     output = run(path).stdout
-    assert output.index("held there for full attention") < output.index("in the shared cache")
+    rows = ["held there for full attention", "in the shared cache", "copied from peers"]
+    assert sorted(rows, key=output.index) == rows
     write(path, {"matched_tokens": 1000}, times=3)
     path.write_text("".join(path.read_text().splitlines(keepends=True)[2:]))
     assert "full attention" not in run(path).stdout

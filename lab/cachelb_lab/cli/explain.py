@@ -161,6 +161,8 @@ def _funnel(analysis: Analysis) -> Table:
         steps.insert(2, ("held there for full attention", analysis.selected_held_tokens))
     if analysis.selected_shared_tokens:
         steps.append(("of these, in the shared cache", analysis.selected_shared_tokens))
+    if analysis.selected_pulled_tokens:
+        steps.append(("further ones, copied from peers", analysis.selected_pulled_tokens))
     if analysis.reported:
         steps.append(("cached by its engine", analysis.engine_cached_tokens))
     for name, tokens in steps:

@@ -22,7 +22,7 @@ impl Memory {
         view: *mut ffi::Py_buffer,
         flags: c_int,
     ) -> PyResult<()> {
-        let cells = &slf.get().0.cells;
+        let cells = &*slf.get().0.cells;
         // SAFETY: the interpreter passes a view that may be written. The bytes live in a boxed slice of the survey that
         // nothing moves, frees or writes to while this object lives; the call takes a reference to it for the view,
         // and refuses a writable one.

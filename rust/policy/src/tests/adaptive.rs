@@ -386,6 +386,7 @@ proptest! {
     ) {
         for (plain, (share, ms)) in case.plain.iter_mut().zip(copies.into_iter().flatten()) {
             plain.copied = ((share * (plain.uncached - 1.0)).floor(), ms);
+            #[expect(clippy::cast_sign_loss, reason = "a token is left")]
             let tokens = plain.copied.0 as u64;
             case.scene.copies.push(PeerCopy { tokens, ms });
         }

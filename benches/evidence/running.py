@@ -94,7 +94,7 @@ def rerun(result: Mapping[str, Any], *, quick: bool = False) -> Iterator[Outcome
         quick: Take no more than the stages that a scenario names for that.
 
     Yields:
-        What came of each.
+        The outcome of each.
     """
     fleet = _fleet(result["fleet"])
     if alone := result.get("alone"):
@@ -131,7 +131,7 @@ def _fitted(fleet: FleetSpec, alone: Mapping[str, Any]) -> FleetSpec:
         peers = PeerSpec(float(slope), startup_ms)
         return FleetSpec(tuple(replace(worker, timing=timing, peers=peers) for worker in fleet))
 
-    # What a pull takes beside the transfer, which the line through the published ones contains.
+    # The time of a pull beside the transfer, which the line through the published ones contains.
     beside = np.median(_times_ms(workers(0.0), alone)[1] - slope * np.array(alone["tokens"]))
     return workers(max(0.0, float(begin - beside)))
 

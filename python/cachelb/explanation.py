@@ -4,14 +4,29 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
 from math import isfinite
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 if TYPE_CHECKING:
     from typing import Any
 
     from cachelb.bodies import MatchBasis
-    from cachelb.peers import NoSource
     from cachelb.types import Reason
+
+NoSource: TypeAlias = Literal[
+    "no-peer-group",
+    "no-tokens",
+    "speed-unknown",
+    "link-unknown",
+    "no-longer-prefix",
+    "not-servable",
+    "doubtful",
+    "source-failing",
+    "slower",
+]
+"""Why a worker copies nothing, by the peer that came nearest to being its source: it is in no group, the prompt is
+text, no first token has shown how fast workers compute, the group has no `load_ms_per_token`, no peer holds more, holds
+it where its engine does not send from or by layers that cannot resume, is only expected to hold it or has no live
+events, fails or rests or was tried already, is no sooner than computing."""
 
 _KEPT = "only the latest 256 decisions are kept"
 _HEADERS = ("", "worker", "state", "matched", "inflight", "prefill", "decode", "weight", "score")

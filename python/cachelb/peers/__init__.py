@@ -1,9 +1,9 @@
 """Peers to copy cached blocks from: what a proxy sends with a request.
 
-`Router.peer_groups` says which workers copy from each other, and how fast. Where that pays, `Decision.kv_source` is the
-peer. A proxy takes the fields off that clients sent, since an address from outside would have an engine connect there
-and adds those of the decision (`outgoing`). A source belongs to one
-decision: a retry has another one, or none.
+`Router.peer_groups` has the workers that copy from each other, and how fast they do. Where that pays,
+`Decision.kv_source` is the peer. A proxy takes the fields off that clients sent, since an address from outside would
+have an engine connect there, and adds those of the decision (`outgoing`). A source belongs to one decision: a retry has
+another one, or none.
 """
 
 from __future__ import annotations
@@ -18,22 +18,6 @@ if TYPE_CHECKING:
 
 Form: TypeAlias = Literal["vllm", "llm-d"]
 """How a source is named to an engine: vLLM's `remote_kv_source`, or the headers of llm-d's sidecar."""
-
-NoSource: TypeAlias = Literal[
-    "no-peer-group",
-    "no-tokens",
-    "speed-unknown",
-    "link-unknown",
-    "no-longer-prefix",
-    "not-servable",
-    "doubtful",
-    "source-failing",
-    "slower",
-]
-"""Why a worker copies nothing, by the peer that came nearest to being its source: it is in no group, the prompt is
-text, no first token has shown how fast workers compute, the group has no `load_ms_per_token`, no peer holds more, holds
-it where its engine does not send from or by layers that cannot resume, is only expected to hold it or has no live
-events, fails or rests or was tried already, is no sooner than computing."""
 
 HEADERS: Final = ("x-kv-cache-source-host-port", "x-kv-cache-source-p2p-port")
 """Headers that name a source; a proxy takes those of clients off."""

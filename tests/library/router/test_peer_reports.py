@@ -130,4 +130,4 @@ def test_copies_are_counted_by_the_cached_tokens_of_their_answers(
     assert (named["pulls"].labels, dict(named["pulls"].rows)) == (("group", "outcome"), outcomes)
     assert (named["pulled_tokens"].kind, named["pulled_tokens"].rows) == ("counter", [(("rack",), tokens)])
     router.peer_groups.remove("rack")
-    assert router.stats().pulls == router.stats().pulled_tokens == {}
+    assert (router.stats().pulls, router.stats().pulled_tokens) == ({}, {})

@@ -47,7 +47,7 @@ pub(crate) struct Rows {
     pub best_reusable: Option<u64>,
     /// Where the rows' blocks lie; empty if all lie in device memory.
     pub media: Vec<Media>,
-    /// What the rows would copy from peers; empty if no rule asks, or without peers.
+    /// The copies that the rows would make from peers; empty if no rule asks, or without peers.
     pub copies: Vec<PeerCopy>,
     /// Whether rows without blocks are credited those of a shared cache.
     is_extended: bool,

@@ -159,7 +159,7 @@ pub struct View<'a> {
     pub active: Option<Active<'a>>,
     /// Where the rows' blocks lie, row by row; empty if all lie in device memory.
     pub media: &'a [Media],
-    /// What each row would copy from a peer first, row by row; empty without peers.
+    /// The copy that each row would make from a peer first, row by row; empty without peers.
     pub copies: &'a [PeerCopy],
     /// Names by [`Candidate::offer`].
     pub names: &'a dyn Names,

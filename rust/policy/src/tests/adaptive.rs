@@ -100,7 +100,7 @@ fn model(
         let compute = |tokens: f64| tokens * (1.0 + per_context * (prompt - tokens / 2.0));
         let (copied, copy_ms) = worker.copied;
         let own = compute(worker.uncached - copied);
-        // What the copied tokens evict is copied or computed again.
+        // The blocks that the copied tokens evict are copied or computed again.
         let saved_ms = (compute(worker.uncached) - own) / speed;
         let copying = if copied > 0.0 {
             copy_ms + 1.5 * f64::min(copy_ms, saved_ms)

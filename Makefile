@@ -106,7 +106,7 @@ check: $(VENV)/.built $(VENV)/.lock-dev ## Run every static check: format, lints
 	$(BIN)/python -m mypy.stubtest cachelb._core
 	$(BIN)/python .ci/policy_stub.py --check
 	$(BIN)/lint-imports
-	$(BIN)/python .ci/rooms.py --most-lines 97000
+	$(BIN)/python .ci/rooms.py --most-lines 96400
 	$(BIN)/python .ci/prose.py --most 39 --most-pages 40 --most-words 40000
 	$(BIN)/python .ci/folders.py --check
 	$(MAKE) --no-print-directory licences

@@ -47,7 +47,7 @@ BESIDE: Final = (
     "rust/py/src/sim",
 )
 # Code lines of a folder, and of the library; one that is exceeded is shortened, or what is no part of it moves.
-MOST_LINES: Final[Mapping[str, int]] = {"python": 13_000, "library": 59_250}
+MOST_LINES: Final[Mapping[str, int]] = {"python": 12_650, "library": 58_750}
 LONG: Final[Mapping[str, int]] = {}
 CIRCLES: Final[tuple[str, ...]] = ()
 # Forms of a word; the words of the field in its place; the number of names that have it.

@@ -78,7 +78,7 @@ pub struct PeerGroup {
 
 #[cfg(feature = "peers")]
 impl PeerGroup {
-    /// The number by which a [`Source`](crate::selector::Source) names it.
+    /// The number by which a [`Source`] names it.
     pub(crate) fn id(name: &str) -> u64 {
         xxhash_rust::xxh3::xxh3_64(name.as_bytes())
     }

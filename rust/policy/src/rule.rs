@@ -96,7 +96,7 @@ impl Properties {
 /// One policy's rule: its settings and the little state it keeps.
 ///
 /// `choose` decides, and changes nothing but the generator; the other calls report the outcome. A rule that wraps another
-/// one passes on `choose`, `settled` and the scores itself; calls of [`State`] and [`Routes`] reach all rules.
+/// one passes on `choose`, `settled` and the scores itself; calls of [`State`] and `Routes` reach all rules.
 pub trait Rule: Debug + Send {
     /// Picks a row. The view has at least one.
     fn choose(&self, view: &View<'_>, rng: &mut Rng) -> Choice;

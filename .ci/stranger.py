@@ -109,7 +109,7 @@ LINES = [
         "    warnings.simplefilter('always')\n"
         "    import cachelb; cachelb.BlockTracker\n"
         "print(found[0].message)",
-        r"cachelb\.BlockTracker is now cachelb\.index\.BlockTracker; .*\n",
+        r"cachelb\.BlockTracker has moved to cachelb\.index; .*\n",
     ),
     Line(
         "a policy's repr evaluates",

@@ -98,31 +98,33 @@ fn model(
     let cost = |(worker, (speed, step)): (&Plain, (f64, f64))| {
         // Every uncached token attends to all before it: in the mean, to those cached and half of the others.
         let compute = |tokens: f64| tokens * (1.0 + per_context * (prompt - tokens / 2.0));
-        let (copied, copy_ms) = worker.copied;
-        let own = compute(worker.uncached - copied);
-        // The blocks that the copied tokens evict are copied or computed again.
-        let saved_ms = (compute(worker.uncached) - own) / speed;
-        let copying = if copied > 0.0 {
-            copy_ms + 1.5 * f64::min(copy_ms, saved_ms)
-        } else {
-            0.0
-        };
         let waiting = worker.pending_tokens + per_context * worker.pending_pairs / 2.0;
         let followers = match waiting / speed {
             wait if yields && mean > 0.0 => followers * 2.0 * mean / (mean + wait),
             _ => followers,
         };
-        let pushed_out = own * 1.5;
-        let delayed = own * worker.queued * followers
-            + running * own * worker.running
-            + running * output * (worker.queued + worker.running);
         let (factor, room) = model_room(
             worker,
             (blocks, model_usual(fleet)),
             (waiting / speed, output * step),
         );
-        let ms = (own + pushed_out + delayed) / speed + running * output * step + copying;
-        (waiting / speed + ms * factor + room) / worker.weight
+        let total = |(copied, copy_ms): (f64, f64)| {
+            let own = compute(worker.uncached - copied);
+            // The blocks that the copied tokens evict are copied or computed again.
+            let saved_ms = (compute(worker.uncached) - own) / speed;
+            let copying = if copied > 0.0 {
+                copy_ms + 1.5 * f64::min(copy_ms, saved_ms)
+            } else {
+                0.0
+            };
+            let pushed_out = own * 1.5;
+            let delayed = own * worker.queued * followers
+                + running * own * worker.running
+                + running * output * (worker.queued + worker.running);
+            let ms = (own + pushed_out + delayed) / speed + running * output * step + copying;
+            (waiting / speed + ms * factor + room) / worker.weight
+        };
+        f64::min(total((0.0, 0.0)), total(worker.copied))
     };
     fleet.iter().zip(model_speeds(fleet)).map(cost).collect()
 }

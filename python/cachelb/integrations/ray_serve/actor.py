@@ -9,16 +9,12 @@ from ray.exceptions import RayError
 from ray.serve._private.constants import SERVE_CONTROLLER_NAME, SERVE_NAMESPACE
 
 from cachelb.integrations.ray_serve.messages import MessageLog
-from cachelb.integrations.ray_serve.placements import PlacementStore
 from cachelb.integrations.ray_serve.prefix_tree import PrefixTree
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ray.serve._private.common import DeploymentID
-
     from cachelb.integrations.ray_serve.carrier import Trade
-    from cachelb.integrations.ray_serve.sharing import Exchange
 
 NAMESPACE = "cachelb"
 """The Ray namespace of the actors."""
@@ -26,45 +22,16 @@ NAMESPACE = "cachelb"
 _CALL_S = 5.0
 
 
-def actor_name(deployment: str, application: str) -> str:
-    """Return the name of a deployment's actor within `NAMESPACE`.
-
-    Example:
-        >>> actor_name("LLM", "chat")
-        'placements:chat:LLM'
-    """
-    return f"placements:{application}:{deployment}"
-
-
-def connector(deployment_id: DeploymentID, max_bytes: int) -> Callable[[], Exchange]:
-    """Return a blocking function that finds or starts the actor of a deployment, and returns how to call it.
-
-    The actor outlives the routers, so that new ones get the state, and ends with Serve. `max_bytes` of placements is
-    its limit if this starts it.
-    """
-    name = actor_name(deployment_id.name, deployment_id.app_name)
-
-    def connect() -> Exchange:
-        handle = _detached(PlacementStore, name, max_bytes, ends_with_serve=True)
-
-        def exchange(*arguments: Any) -> Any:  # noqa: ANN401 - as in Exchange
-            _check_ray()
-            return handle.exchange.remote(*arguments)
-
-        return exchange
-
-    return connect
-
-
 def trader(name: str, max_bytes: int, *, ends_with_serve: bool) -> Callable[[], Trade]:
-    """Return a blocking function that finds or starts the actor through which routers share their state.
+    """Return a blocking function that finds or starts the actor through which routers exchange messages.
 
-    It returns how to call the actor. `max_bytes` of messages is its limit if this starts it.
+    It returns how to call the actor, which outlives the routers, so that new ones get the messages. `max_bytes` of them
+    is its limit if this starts it.
     """
 
     def connect() -> Trade:
         try:
-            handle = _detached(MessageLog, f"state:{name}", max_bytes, ends_with_serve=ends_with_serve)
+            handle = _detached(name, max_bytes, ends_with_serve=ends_with_serve)
         except (RayError, ValueError) as error:  # that no actor has a name is a ValueError
             raise ConnectionError(f"there is no actor: {type(error).__name__}") from error
 
@@ -82,12 +49,12 @@ def trader(name: str, max_bytes: int, *, ends_with_serve: bool) -> Callable[[], 
     return connect
 
 
-def _detached(kind: type, name: str, max_bytes: int, *, ends_with_serve: bool) -> Any:  # noqa: ANN401 - an actor handle
+def _detached(name: str, max_bytes: int, *, ends_with_serve: bool) -> Any:  # noqa: ANN401 - an actor handle
     """Find or start an actor that outlives the process that starts it."""
     _check_ray()
     # First, so that an actor that ended with Serve is not restarted.
     controller = ray.get_actor(SERVE_CONTROLLER_NAME, namespace=SERVE_NAMESPACE) if ends_with_serve else None
-    remote: Any = ray.remote(kind)
+    remote: Any = ray.remote(MessageLog)
     handle = remote.options(
         name=name,
         namespace=NAMESPACE,

@@ -1,4 +1,4 @@
-"""The message log of routers in a Ray cluster, run by the actor of `RayState`.
+"""The message log of routers in a Ray cluster, run by the actors of `RayState` and `Sharing`.
 
 One call per router and interval stores its messages and returns the others'. The newest messages are kept, up to a
 number of bytes. A router that comes too late for some requests a snapshot of their sender, through the log too.

@@ -72,14 +72,15 @@ class CachelbRequestRouter(LocalityMixin, MultiplexMixin, RequestRouter):
             refusable=self._use_replica_queue_len_cache,
             unrouted_ttl_s=chosen.unrouted_ttl_s,
         )
+        name = f"{self._deployment_id.app_name}:{self._deployment_id.name}"
         self._sharing: Sharing | None = None
         if chosen.shared:
-            connect = actor.connector(self._deployment_id, int(chosen.share_max_mb * (1 << 20)))
+            connect = actor.trader(f"placements:{name}", int(chosen.share_max_mb * (1 << 20)), ends_with_serve=True)
             self._sharing = Sharing(self._fleet, connect, interval_s=chosen.share_interval_s or _SHARE_S)
         self._state: RayState | None = None
         if chosen.share_load:
             self._state = RayState(
-                f"{self._deployment_id.app_name}:{self._deployment_id.name}",
+                name,
                 interval_s=chosen.share_interval_s or _SHARE_LOAD_S,
                 max_mb=chosen.share_max_mb,
                 ends_with_serve=True,
@@ -196,7 +197,7 @@ class CachelbRequestRouter(LocalityMixin, MultiplexMixin, RequestRouter):
         follow = partial(_follow, result, metadata)
         arguments = self._bookings.taken(metadata.internal_request_id, pending_request, key, read, follow)
         if self._sharing is not None and arguments:
-            placement = placements.placement_of(key, arguments)
+            placement = placements.encode(key, arguments)
             if placement is not None:
                 self._sharing.publish(placement)
 
@@ -262,8 +263,6 @@ class CachelbRequestRouter(LocalityMixin, MultiplexMixin, RequestRouter):
     def _forget(self, key: str) -> None:
         self._reported.pop(key, None)
         self._unready.pop(key, None)
-        if self._sharing is not None:
-            self._sharing.gone(key)
 
     def _key(self, replica_id: ReplicaID) -> str:
         return self._keys.get(replica_id) or replica_id.to_full_id_str()

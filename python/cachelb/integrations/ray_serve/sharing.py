@@ -12,17 +12,17 @@ import secrets
 import weakref
 from collections import deque
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from cachelb.errors import NoWorkerAvailable
+from cachelb.integrations.ray_serve.messages import News
+from cachelb.integrations.ray_serve.placements import decode
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Callable
 
-    from cachelb.integrations.ray_serve.placements import Placement, Reply
+    from cachelb.integrations.ray_serve.carrier import Trade
     from cachelb.router import Router
-
-    Exchange = Callable[[str, int, list[Placement], list[str]], Awaitable[Reply]]
 
 _OUTBOX_BYTES = 16 << 20
 _BATCH_BYTES = 4 << 20
@@ -49,14 +49,14 @@ class Sharing:
     def __init__(
         self,
         router: Router[str],
-        connect: Callable[[], Exchange],
+        connect: Callable[[], Trade],
         *,
         interval_s: float = 0.5,
         outbox_bytes: int = _OUTBOX_BYTES,
     ) -> None:
         """Prepare; `start` begins.
 
-        `connect` finds or starts the actor and returns how to call it. It blocks, so it runs in a thread, once, and
+        `connect` finds or starts the actor and returns how to call it. Both block, so they run in threads; it is called
         again when the actor is lost. `outbox_bytes` may wait to be sent.
         """
         self.counters = ShareCounters()
@@ -64,12 +64,10 @@ class Sharing:
         self._router = router
         self._connect = connect
         self._interval_s = interval_s
-        self._outbox: deque[Placement] = deque()
+        self._outbox: deque[bytes] = deque()
         self._outbox_bytes = 0
         self._max_bytes = outbox_bytes
-        self._gone: list[str] = []
-        self._epoch = ""
-        self._cursor = 0
+        self._life, self._cursor = "", 0
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -83,45 +81,32 @@ class Sharing:
             self._task.cancel()
             self._task = None
 
-    def publish(self, placement: Placement) -> None:
+    def publish(self, placement: bytes) -> None:
         """Send a placement with the next call, unless too much waits already."""
-        if self._outbox_bytes + placement.size > self._max_bytes:
+        if self._outbox_bytes + len(placement) > self._max_bytes:
             self.counters.dropped += 1
             return
         self._outbox.append(placement)
-        self._outbox_bytes += placement.size
+        self._outbox_bytes += len(placement)
 
-    def gone(self, worker: str) -> None:
-        """Report with the next call that a replica was removed."""
-        self._gone.append(worker)
-
-    async def trade(self, exchange: Exchange) -> bool:
+    async def trade(self, call: Trade) -> bool:
         """Make one call and apply the answer; return whether there is more to fetch now."""
         batch, size = [], 0
         while self._outbox and size < _BATCH_BYTES:
-            placement = self._outbox.popleft()
-            self._outbox_bytes -= placement.size
-            size += placement.size
-            batch.append(placement)
-        gone, self._gone = self._gone, []
+            batch.append(self._outbox.popleft())
+            size += len(batch[-1])
+        self._outbox_bytes -= size
         try:
-            reply = await exchange(self.origin, self._cursor, batch, gone)
+            reply = await asyncio.to_thread(call, self.origin, self._life, self._cursor, News(batch))
         except BaseException:
             self.counters.dropped += len(batch)
-            self._gone = gone + self._gone
             raise
         self.counters.sent += len(batch)
-        if reply.epoch != self._epoch:
-            self._epoch, known = reply.epoch, self._epoch
-            if known:
-                # The actor restarted, and counts from 1 again.
-                self._cursor = 0
-                return True
-        self._cursor = reply.cursor
-        await self._take_in(reply.placements)
+        self._life, self._cursor = reply.life, reply.cursor
+        await self._take_in([message for _, message in reply.received])
         return reply.more or bool(self._outbox)
 
-    async def connect(self) -> Exchange:
+    async def connect(self) -> Trade:
         """Find or start the actor without blocking the event loop; return how to call it."""
         return await asyncio.to_thread(self._connect)
 
@@ -130,17 +115,18 @@ class Sharing:
         self.counters.failures += 1
         _log.warning("placements cannot be shared with other routers for now: %s", type(error).__name__)
 
-    async def _take_in(self, placements: list[Placement]) -> None:
+    async def _take_in(self, placements: list[bytes]) -> None:
         known = set(self._router.keys())
         for at, placement in enumerate(placements):
             if at % _APPLIED_AT_ONCE == _APPLIED_AT_ONCE - 1:
                 await asyncio.sleep(0)  # requests that came meanwhile go first
                 known = set(self._router.keys())
-            if placement.worker not in known:
+            arguments = decode(placement)
+            if not known.issuperset(arguments["among"]):
                 self.counters.strangers += 1
                 continue
             try:
-                decision = self._router.select_worker(**placement.arguments(), among=(placement.worker,), by_load=True)
+                decision = self._router.select_worker(**arguments, by_load=True)
             except NoWorkerAvailable:
                 self.counters.strangers += 1
                 continue
@@ -150,7 +136,7 @@ class Sharing:
 
 async def _run(sharing_of: weakref.ref[Sharing], interval_s: float) -> None:
     """Exchange placements until the router is dropped. Holds it only during a call."""
-    exchange: Any = None
+    trade: Trade | None = None
     wait_s = 0.0
     while True:
         await asyncio.sleep(wait_s)
@@ -158,14 +144,14 @@ async def _run(sharing_of: weakref.ref[Sharing], interval_s: float) -> None:
         if sharing is None:
             return
         try:
-            if exchange is None:
-                exchange = await sharing.connect()
-            wait_s = 0.0 if await sharing.trade(exchange) else interval_s
+            if trade is None:
+                trade = await sharing.connect()
+            wait_s = 0.0 if await sharing.trade(trade) else interval_s
         except Exception as error:  # noqa: BLE001 - counted and logged; routing must not stop with the sharing
             if wait_s <= interval_s:
                 sharing.failed(error)
             else:
                 sharing.counters.failures += 1
-            exchange = None
+            trade = None
             wait_s = min(max(2 * wait_s, 2 * interval_s), _LONGEST_WAIT_S)
         del sharing

@@ -69,7 +69,7 @@ class RayState(Attachment):
         """Return the function that finds the actor."""
         from cachelb.integrations.ray_serve.actor import trader
 
-        return trader(self.name, self.max_bytes, ends_with_serve=self.ends_with_serve)
+        return trader(f"state:{self.name}", self.max_bytes, ends_with_serve=self.ends_with_serve)
 
 
 def close_with(owner: object, router: Router[Any]) -> None:

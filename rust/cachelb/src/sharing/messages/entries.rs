@@ -158,103 +158,129 @@ pub enum Entry<'a> {
     },
 }
 
-const POOL: u8 = 1;
-const WORKER: u8 = 2;
-const BOOKED: u8 = 3;
-const PLACED: u8 = 4;
-const ROOTED: u8 = 5;
-const FIRST: u8 = 6;
-const CLOSED: u8 = 7;
-const FAILED: u8 = 8;
-const CLEARED: u8 = 9;
-const LEARNED: u8 = 10;
-const STATED: u8 = 11;
-const RESUMED: u8 = 12;
-
-fn put_chain(out: &mut Vec<u8>, chain: &[SequenceHash], read: Chain<'_>) {
-    put_number(out, (chain.len() + read.len()) as u64);
-    for hash in chain.iter().copied().chain(read.iter()) {
-        out.extend_from_slice(&hash.0.to_le_bytes());
-    }
-}
-
-/// Appends an entry. A chain is given as it is kept, since bytes of it are what entries are read from.
-pub fn put(out: &mut Vec<u8>, entry: Entry<'_>, chain: &[SequenceHash]) {
-    match entry {
-        Entry::Pool { index, fingerprint } => {
-            put_head(out, POOL, [index.into()]);
-            out.extend_from_slice(&fingerprint.to_le_bytes());
-        }
-        Entry::Worker { index, epoch, name } => {
-            put_head(out, WORKER, [index.into(), epoch]);
-            put_text(out, name);
-        }
-        Entry::Booked {
-            key,
-            pool,
-            worker,
-            prompt_tokens,
-            prefill_tokens,
-        } => {
-            let (pool, worker) = (pool.into(), worker.into());
-            let numbers = [key, pool, worker, prompt_tokens, prefill_tokens];
-            put_head(out, BOOKED, numbers);
-        }
-        Entry::Placed {
-            key,
-            pool,
-            worker,
-            anchor,
-            chain: read,
-        } => {
-            let tag = if anchor.is_some() { PLACED } else { ROOTED };
-            put_head(out, tag, [key, pool.into(), worker.into()]);
-            if let Some(anchor) = anchor {
-                out.extend_from_slice(&anchor.0.to_le_bytes());
+/// The functions that write and read entries, of a table of their bytes: a tag, then the fields by the methods of
+/// [`Out`] and [`Bytes`] that are named. A field behind `;` follows from the tag.
+macro_rules! layout {
+    ($($tag:literal => $name:ident { $($field:ident: $part:ident),* $(; $fixed:ident: $value:tt)? })*) => {
+        /// Appends an entry. A chain is given as it is kept, since bytes of it are what entries are read from.
+        pub fn put(out: &mut Vec<u8>, entry: Entry<'_>, chain: &[SequenceHash]) {
+            let mut out = Out { bytes: out, chain };
+            match entry {
+                $(Entry::$name { $($field,)* $($fixed: $value)? } => {
+                    out.bytes.push($tag);
+                    $(out.$part($field);)*
+                })*
             }
-            put_chain(out, chain, read);
         }
-        Entry::Resumed {
-            pool,
-            worker,
-            blocks,
-        } => {
-            put_head(out, RESUMED, [pool.into(), worker.into()]);
-            put_chain(out, chain, blocks);
+
+        fn read<'a>(bytes: &mut Bytes<'a>) -> Result<Entry<'a>> {
+            Ok(match bytes.byte()? {
+                $($tag => Entry::$name { $($field: bytes.$part()?,)* $($fixed: $value)? },)*
+                other => return Err(Error::BadMessage(format!("unknown entry {other}"))),
+            })
         }
-        Entry::FirstToken { key } => put_head(out, FIRST, [key]),
-        Entry::Closed { key, failed } => put_head(out, if failed { FAILED } else { CLOSED }, [key]),
-        Entry::Cleared { worker, epoch } => put_head(out, CLEARED, [worker.into(), epoch]),
-        Entry::Learned {
-            pool,
-            part,
-            worker,
-            age_ms,
-            keys,
-        } => {
-            let count = keys.0.len() as u64;
-            let numbers = [pool.into(), part.into(), worker.into(), age_ms, count];
-            put_head(out, LEARNED, numbers);
-            out.extend_from_slice(keys.0.as_flattened());
+    };
+}
+
+layout! {
+    1 => Pool { index: small, fingerprint: word }
+    2 => Worker { index: small, epoch: number, name: text }
+    3 => Booked { key: number, pool: small, worker: small, prompt_tokens: number, prefill_tokens: number }
+    5 => Placed { key: number, pool: small, worker: small, chain: chain; anchor: None }
+    4 => Placed { key: number, pool: small, worker: small, anchor: anchor, chain: chain }
+    6 => FirstToken { key: number }
+    7 => Closed { key: number; failed: false }
+    8 => Closed { key: number; failed: true }
+    9 => Cleared { worker: small, epoch: number }
+    10 => Learned { pool: small, part: small, worker: small, age_ms: number, keys: keys }
+    11 => Stated { name: text, version: version, word: last_word }
+    12 => Resumed { pool: small, worker: small, blocks: chain }
+}
+
+/// Where entries are written, and the beginning of their chain.
+struct Out<'a> {
+    bytes: &'a mut Vec<u8>,
+    chain: &'a [SequenceHash],
+}
+
+impl Out<'_> {
+    fn number(&mut self, number: u64) {
+        put_number(self.bytes, number);
+    }
+
+    fn small(&mut self, number: u32) {
+        self.number(number.into());
+    }
+
+    fn word(&mut self, word: u64) {
+        self.bytes.extend_from_slice(&word.to_le_bytes());
+    }
+
+    fn text(&mut self, text: &str) {
+        put_text(self.bytes, text);
+    }
+
+    fn anchor(&mut self, anchor: Option<SequenceHash>) {
+        if let Some(anchor) = anchor {
+            self.word(anchor.0);
         }
-        Entry::Stated {
-            name,
-            version,
-            word,
-        } => {
-            out.push(STATED);
-            put_text(out, name);
-            put_number(out, version.counter);
-            out.extend_from_slice(&version.origin.to_le_bytes());
-            out.extend_from_slice(word);
+    }
+
+    fn chain(&mut self, read: Chain<'_>) {
+        self.number((self.chain.len() + read.len()) as u64);
+        for hash in self.chain.iter().copied().chain(read.iter()) {
+            self.word(hash.0);
         }
+    }
+
+    fn keys(&mut self, keys: Keys<'_>) {
+        self.number(keys.0.len() as u64);
+        self.bytes.extend_from_slice(keys.0.as_flattened());
+    }
+
+    fn version(&mut self, version: Version) {
+        self.number(version.counter);
+        self.word(version.origin);
+    }
+
+    fn last_word(&mut self, word: &[u8]) {
+        self.bytes.extend_from_slice(word);
     }
 }
 
-fn put_head<const N: usize>(out: &mut Vec<u8>, tag: u8, numbers: [u64; N]) {
-    out.push(tag);
-    for number in numbers {
-        put_number(out, number);
+impl<'a> Bytes<'a> {
+    fn anchor(&mut self) -> Result<Option<SequenceHash>> {
+        Ok(Some(SequenceHash(self.word()?)))
+    }
+
+    fn chain(&mut self) -> Result<Chain<'a>> {
+        let hashes = self.items()?;
+        if hashes.is_empty() {
+            return Err(Error::BadMessage("an entry on blocks has none".into()));
+        }
+        Ok(Chain(hashes))
+    }
+
+    fn keys(&mut self) -> Result<Keys<'a>> {
+        let keys = Keys(self.items()?);
+        if keys.0.is_empty() || keys.iter().any(|(_, depth)| depth == 0) {
+            return Err(Error::BadMessage("a route has no blocks".into()));
+        }
+        Ok(keys)
+    }
+
+    fn version(&mut self) -> Result<Version> {
+        Ok(Version {
+            counter: self.number()?,
+            origin: self.word()?,
+        })
+    }
+
+    /// The bytes of a word, which can be read.
+    fn last_word(&mut self) -> Result<&'a [u8]> {
+        let before = self.0;
+        Word::read(self)?;
+        Ok(&before[..before.len() - self.0.len()])
     }
 }
 
@@ -272,93 +298,6 @@ impl<'a> Entries<'a> {
             bytes: Bytes(bytes),
         }
     }
-
-    fn chain(&mut self) -> Result<Chain<'a>> {
-        let hashes = self.bytes.items()?;
-        if hashes.is_empty() {
-            return Err(Error::BadMessage("an entry on blocks has none".into()));
-        }
-        Ok(Chain(hashes))
-    }
-
-    fn keys(&mut self) -> Result<Keys<'a>> {
-        let keys = Keys(self.bytes.items()?);
-        if keys.0.is_empty() || keys.iter().any(|(_, depth)| depth == 0) {
-            return Err(Error::BadMessage("a route has no blocks".into()));
-        }
-        Ok(keys)
-    }
-
-    /// The bytes of a word, which can be read.
-    fn a_word(&mut self) -> Result<&'a [u8]> {
-        let before = self.bytes.0;
-        Word::read(&mut self.bytes)?;
-        Ok(&before[..before.len() - self.bytes.0.len()])
-    }
-
-    fn read(&mut self) -> Result<Entry<'a>> {
-        let bytes = &mut self.bytes;
-        Ok(match bytes.byte()? {
-            POOL => Entry::Pool {
-                index: bytes.small()?,
-                fingerprint: bytes.word()?,
-            },
-            WORKER => Entry::Worker {
-                index: bytes.small()?,
-                epoch: bytes.number()?,
-                name: bytes.text()?,
-            },
-            BOOKED => Entry::Booked {
-                key: bytes.number()?,
-                pool: bytes.small()?,
-                worker: bytes.small()?,
-                prompt_tokens: bytes.number()?,
-                prefill_tokens: bytes.number()?,
-            },
-            tag @ (PLACED | ROOTED) => Entry::Placed {
-                key: bytes.number()?,
-                pool: bytes.small()?,
-                worker: bytes.small()?,
-                anchor: match tag {
-                    PLACED => Some(SequenceHash(bytes.word()?)),
-                    _ => None,
-                },
-                chain: self.chain()?,
-            },
-            RESUMED => Entry::Resumed {
-                pool: bytes.small()?,
-                worker: bytes.small()?,
-                blocks: self.chain()?,
-            },
-            FIRST => Entry::FirstToken {
-                key: bytes.number()?,
-            },
-            tag @ (CLOSED | FAILED) => Entry::Closed {
-                key: bytes.number()?,
-                failed: tag == FAILED,
-            },
-            CLEARED => Entry::Cleared {
-                worker: bytes.small()?,
-                epoch: bytes.number()?,
-            },
-            LEARNED => Entry::Learned {
-                pool: bytes.small()?,
-                part: bytes.small()?,
-                worker: bytes.small()?,
-                age_ms: bytes.number()?,
-                keys: self.keys()?,
-            },
-            STATED => Entry::Stated {
-                name: bytes.text()?,
-                version: Version {
-                    counter: bytes.number()?,
-                    origin: bytes.word()?,
-                },
-                word: self.a_word()?,
-            },
-            other => return Err(Error::BadMessage(format!("unknown entry {other}"))),
-        })
-    }
 }
 
 impl<'a> Iterator for Entries<'a> {
@@ -368,7 +307,7 @@ impl<'a> Iterator for Entries<'a> {
         if self.bytes.0.is_empty() {
             return None;
         }
-        let entry = self.read();
+        let entry = read(&mut self.bytes);
         if entry.is_err() {
             self.bytes.0 = &[];
         }

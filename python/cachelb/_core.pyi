@@ -626,51 +626,14 @@ class Router(Generic[_W]):
 class RouterFleet(RouterEvents, LoadSink):  # type: ignore[misc]  # the native class implements both
     """The workers and models of a router, their events, what it shares and keeps, and its counters."""
 
-    def add(
-        self,
-        worker: object,
-        *,
-        name: str | None = None,
-        weight: float | None = None,
-        role: str = "both",
-        dp_size: int | None = None,
-        models: list[str] | None = None,
-        gpu: str | None = None,
-        kv_blocks: int | None = None,
-        slow_start_s: float | None = None,
-        cache_layout: Mapping[str, object] | None = None,
-    ) -> bool: ...
+    def add(self, worker: object, options: dict[str, Any] | None = None, *, name: str | None = None) -> bool: ...
     def add_pool(self, spec: dict[str, Any]) -> None: ...
     def models(self) -> list[str]: ...
     def replace_object(self, key: str, worker: object) -> None: ...
     def named(self, workers: Iterable[_T]) -> tuple[list[_T], list[str]]: ...
-    def add_shared_cache(
-        self,
-        name: str,
-        *,
-        model: str | None = None,
-        load_ms_per_token: float | None = None,
-        startup_ms: float | None = None,
-        ttl_s: float | None = None,
-        kv_blocks: int | None = None,
-        media: Sequence[str] = ...,
-        workers: Sequence[Any] | None = None,
-    ) -> None: ...
+    def add_shared_cache(self, options: dict[str, Any]) -> None: ...
     def remove_shared_cache(self, name: str) -> bool: ...
-    def add_peer_group(
-        self,
-        name: str,
-        *,
-        form: str,
-        port: int | None,
-        addresses: dict[str, str],
-        media: Sequence[str],
-        model: str | None = None,
-        load_ms_per_token: float | None = None,
-        startup_ms: float | None = None,
-        workers: Iterable[object] | None = None,
-        sources: Iterable[object] | None = None,
-    ) -> None: ...
+    def add_peer_group(self, options: dict[str, Any]) -> None: ...
     def remove_peer_group(self, name: str) -> bool: ...
     def peer_groups(self) -> list[str]: ...
     def shared_caches(self) -> list[tuple[str, int]]: ...

@@ -73,7 +73,7 @@ class PeerGroups:
         given["sources"] = None if sources is None else listed("sources", sources)
         given["port"] = None if port is None else whole("port", port, 1, 65_535)
         given["addresses"] = dict(addresses or {})
-        self._fleet.add_peer_group(**given)
+        self._fleet.add_peer_group(given)
 
     def remove(self, name: str) -> bool:
         """Forget a peer group.

@@ -217,7 +217,7 @@ class Router(NativeRouter[W]):
         for name in names:
             require("models", name, str, "names")
         self._open_models(names)
-        self._fleet.add(**given)
+        self._fleet.add(worker, given)
 
     def _open_models(self, names: Iterable[str]) -> None:
         for model in names:

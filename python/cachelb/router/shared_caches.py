@@ -72,7 +72,7 @@ class SharedCaches:
         del given["self"]
         given["media"] = [media] if isinstance(media, str) else listed("media", media)
         given["workers"] = None if workers is None else listed("workers", workers)
-        self._fleet.add_shared_cache(**given)
+        self._fleet.add_shared_cache(given)
 
     def remove(self, name: str) -> bool:
         """Forget a shared cache and its blocks.

@@ -239,8 +239,6 @@ pub(crate) mod named {
         lora_or_none: Option<&'a str> = |value, name| or_none(value, |value| text(value, name));
         salt_or_none: Option<&'a str> = |value, name| or_none(value, |value| text(value, name));
         session: &'a str = text;
-        role: &'a str = text;
-        gpu_or_none: Option<&'a str> = |value, name| or_none(value, |value| text(value, name));
         kind: &'a str = text;
         feature_set: &'a str = text;
         name: &'a str = text;

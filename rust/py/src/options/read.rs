@@ -6,7 +6,7 @@ use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-use crate::args::{Range, choice, flag, number, ranged};
+use crate::args::{Range, choice, flag, number, ranged, text};
 
 pub use cachelb_policy::{ABOVE_ZERO, AT_LEAST_ONE, FRACTION, NOT_NEGATIVE, millis};
 
@@ -35,6 +35,12 @@ impl<'py> Options<'_, 'py> {
         read: impl FnOnce(&Bound<'py, PyAny>) -> PyResult<T>,
     ) -> PyResult<Option<T>> {
         self.optional(name)?.map(|value| read(&value)).transpose()
+    }
+
+    /// A text, or None.
+    #[inline(never)]
+    pub fn text_or_none(&self, name: &str) -> PyResult<Option<String>> {
+        self.or_none(name, |value| text(value, name).map(str::to_owned))
     }
 
     /// A number in a range, or None.

@@ -12,12 +12,12 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString};
 
 use super::pools;
-use crate::args::{named, number_or_none, ranged, text};
+use crate::args::{ranged, text};
 use crate::arguments::readable_again;
 use crate::engine::{Attached, Engine, lock};
 use crate::error::{enter, of_router};
 use crate::options::cache_layout;
-use crate::options::read::{ABOVE_ZERO, NOT_NEGATIVE, millis};
+use crate::options::read::{ABOVE_ZERO, NOT_NEGATIVE, Options, millis};
 use crate::workers::{Object, Worker, key_of, raw_of};
 
 /// A worker may have that many data-parallel ranks.
@@ -93,10 +93,20 @@ fn pause(py: Python<'_>) -> impl Fn() {
     move || py.detach(std::thread::yield_now)
 }
 
-fn role(value: &str) -> PyResult<Role> {
-    Role::named(value).ok_or_else(|| {
-        let text = format!("role must be \"both\", \"prefill\" or \"decode\", got {value:?}");
-        PyValueError::new_err(text)
+fn about(given: &Options<'_, '_>) -> PyResult<About> {
+    let weight = given.number_or_none("weight", ABOVE_ZERO)?;
+    let slow_start = given.number_or_none("slow_start_s", NOT_NEGATIVE)?;
+    let ranks = given.or_none("dp_size", |size| ranged(size, "dp_size", 1, MAX_DP_SIZE))?;
+    let resuming = given.or_none("cache_layout", cache_layout::resuming)?;
+    Ok(About {
+        weight: weight.unwrap_or(1.0),
+        role: given.choice("role", &Role::ALL.map(|role| (role.name(), role)))? as u8,
+        dp_size: ranks.unwrap_or(1) as u32,
+        slow_start_ms: slow_start.map_or(0, millis),
+        kv_blocks: count("kv_blocks", given.optional("kv_blocks")?.as_ref())?,
+        resuming: resuming.flatten(),
+        gpu: given.text_or_none("gpu")?,
+        models: given.required("models")?.extract()?,
     })
 }
 
@@ -109,37 +119,17 @@ pub(super) fn count(name: &str, value: Option<&Bound<'_, PyAny>>) -> PyResult<Op
 #[pymethods]
 impl Fleet {
     /// Registers a worker, or changes the profile of one. Returns whether it is new.
-    #[pyo3(signature = (worker, *, name=None, weight=None, role="both", dp_size=None, models=None, gpu=None, kv_blocks=None, slow_start_s=None, cache_layout=None))]
-    #[expect(clippy::too_many_arguments, reason = "one keyword argument each")]
+    #[pyo3(signature = (worker, options=None, *, name=None))]
     fn add(
         &self,
-        py: Python<'_>,
         worker: &Bound<'_, PyAny>,
+        options: Option<&Bound<'_, PyDict>>,
         name: Option<&str>,
-        weight: Option<&Bound<'_, PyAny>>,
-        #[pyo3(from_py_with = named::role)] role: &str,
-        dp_size: Option<&Bound<'_, PyAny>>,
-        models: Option<Vec<String>>,
-        #[pyo3(from_py_with = named::gpu_or_none)] gpu: Option<&str>,
-        kv_blocks: Option<&Bound<'_, PyAny>>,
-        slow_start_s: Option<&Bound<'_, PyAny>>,
-        cache_layout: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<bool> {
-        let mut raw = self.own_raw(worker, 0)?;
-        let mut worker = worker.clone();
-        let weight = number_or_none(weight, "weight", ABOVE_ZERO)?.unwrap_or(1.0);
-        let slow_start = number_or_none(slow_start_s, "slow_start_s", NOT_NEGATIVE)?;
-        let dp_size = dp_size.map_or(Ok(1), |size| ranged(size, "dp_size", 1, MAX_DP_SIZE))?;
-        let about = About {
-            weight,
-            role: self::role(role)? as u8,
-            dp_size: dp_size as u32,
-            slow_start_ms: slow_start.map_or(0, millis),
-            kv_blocks: count("kv_blocks", kv_blocks)?,
-            resuming: cache_layout.map_or(Ok(None), cache_layout::resuming)?,
-            gpu: gpu.map(str::to_owned),
-            models: models.unwrap_or_default(),
-        };
+        let (py, mut worker) = (worker.py(), worker.clone());
+        let mut raw = self.own_raw(&worker, 0)?;
+        let about = options.map(|given| about(&Options(given))).transpose()?;
+        let about = about.unwrap_or_default();
         let is_new = self.edit(py, |edit| {
             // Found during the change, so that workers of one name that are added at a time get different names.
             let key = name.map_or_else(

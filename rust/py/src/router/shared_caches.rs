@@ -10,15 +10,17 @@ use cachelb_core::ids::Medium;
 use cachelb_policy::Loading;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
+use pyo3::types::PyDict;
 
 use super::fleet::{Fleet, count};
-use crate::args::{named, number_or_none};
+use crate::args::{MAX_ITEMS, named, texts};
 use crate::engine::lock;
-use crate::options::read::{ABOVE_ZERO, NOT_NEGATIVE, millis};
+use crate::options::read::{ABOVE_ZERO, NOT_NEGATIVE, Options, millis};
 use crate::workers::keys_of;
 
 /// The media that are among two.
-fn media(given: Vec<String>, among: [(&str, Medium); 2]) -> PyResult<Arc<[Medium]>> {
+fn media(given: &Options<'_, '_>, among: [(&str, Medium); 2]) -> PyResult<Arc<[Medium]>> {
+    let words = texts(&given.required("media")?, "media", "texts", MAX_ITEMS)?;
     let named = |name: String| {
         let found = among.iter().find(|(medium, _)| **medium == *name);
         found.map(|(_, medium)| *medium).ok_or_else(|| {
@@ -28,30 +30,27 @@ fn media(given: Vec<String>, among: [(&str, Medium); 2]) -> PyResult<Arc<[Medium
             ))
         })
     };
-    given.into_iter().map(named).collect()
+    words.into_iter().map(named).collect()
 }
 
 /// The time that loading takes, which may not be known.
-fn loading(
-    ms_per_token: Option<&Bound<'_, PyAny>>,
-    startup_ms: Option<&Bound<'_, PyAny>>,
-) -> PyResult<Loading> {
-    let startup_ms = number_or_none(startup_ms, "startup_ms", NOT_NEGATIVE)?;
+fn loading(given: &Options<'_, '_>) -> PyResult<Loading> {
+    let startup_ms = given.number_or_none("startup_ms", NOT_NEGATIVE)?;
     Ok(Loading {
-        ms_per_token: number_or_none(ms_per_token, "load_ms_per_token", NOT_NEGATIVE)?,
+        ms_per_token: given.number_or_none("load_ms_per_token", NOT_NEGATIVE)?,
         startup_ms: startup_ms.unwrap_or(0.0),
     })
 }
 
 impl Fleet {
     /// The workers given by their keys or themselves, registered or yet to come; `None` for all of the model.
-    fn readers_of(&self, what: &str, workers: Option<&Bound<'_, PyAny>>) -> PyResult<Readers> {
-        let Some(workers) = workers else {
+    fn readers_of(&self, given: &Options<'_, '_>, what: &str) -> PyResult<Readers> {
+        let Some(workers) = given.optional(what)? else {
             return Ok(Readers::default());
         };
         let key = self.key.as_ref().map(|key| key.bind(workers.py()));
         let now = self.registry.roster.now();
-        let keys = keys_of(workers, key, self.registry.tags(), |name| {
+        let keys = keys_of(&workers, key, self.registry.tags(), |name| {
             now.worker(name).is_some()
         })?;
         if keys.is_empty() {
@@ -66,28 +65,20 @@ impl Fleet {
 #[pymethods]
 impl Fleet {
     /// Registers the shared cache of a model, or changes its properties.
-    #[pyo3(signature = (name, *, model=None, load_ms_per_token=None, startup_ms=None, ttl_s=None, kv_blocks=None, media=vec![], workers=None))]
-    #[expect(clippy::too_many_arguments, reason = "one keyword argument each")]
-    fn add_shared_cache(
-        &self,
-        py: Python<'_>,
-        #[pyo3(from_py_with = named::name)] name: &str,
-        #[pyo3(from_py_with = named::model_or_none)] model: Option<&str>,
-        load_ms_per_token: Option<&Bound<'_, PyAny>>,
-        startup_ms: Option<&Bound<'_, PyAny>>,
-        ttl_s: Option<&Bound<'_, PyAny>>,
-        kv_blocks: Option<&Bound<'_, PyAny>>,
-        media: Vec<String>,
-        workers: Option<&Bound<'_, PyAny>>,
-    ) -> PyResult<()> {
+    fn add_shared_cache(&self, options: &Bound<'_, PyDict>) -> PyResult<()> {
+        let given = Options(options);
+        let name = given.required("name")?;
         let terms = SharedTerms {
-            loading: loading(load_ms_per_token, startup_ms)?,
-            ttl_ms: number_or_none(ttl_s, "ttl_s", ABOVE_ZERO)?.map(millis),
-            kv_blocks: count("kv_blocks", kv_blocks)?,
-            readers: self.readers_of("workers", workers)?,
+            loading: loading(&given)?,
+            ttl_ms: given.number_or_none("ttl_s", ABOVE_ZERO)?.map(millis),
+            kv_blocks: count("kv_blocks", given.optional("kv_blocks")?.as_ref())?,
+            readers: self.readers_of(&given, "workers")?,
         };
-        let media = self::media(media, [("cpu", Medium::Cpu), ("disk", Medium::Disk)])?;
-        self.edit(py, |edit| edit.add_shared_cache(name, model, terms, media))
+        let media = media(&given, [("cpu", Medium::Cpu), ("disk", Medium::Disk)])?;
+        let (name, model) = (named::name(&name)?, given.text_or_none("model")?);
+        self.edit(options.py(), |edit| {
+            edit.add_shared_cache(name, model.as_deref(), terms, media)
+        })
     }
 
     /// Forgets a shared cache and its blocks. Returns whether it was known.
@@ -116,37 +107,33 @@ impl Fleet {
 #[pymethods]
 impl Fleet {
     /// Registers a peer group of a model, or changes its properties.
-    #[pyo3(signature = (name, *, form, port, addresses, media, model=None, load_ms_per_token=None, startup_ms=None, workers=None, sources=None))]
-    #[expect(clippy::too_many_arguments, reason = "one keyword argument each")]
-    fn add_peer_group(
-        &self,
-        py: Python<'_>,
-        #[pyo3(from_py_with = named::name)] name: &str,
-        form: &str,
-        port: Option<u16>,
-        addresses: std::collections::HashMap<String, String>,
-        media: Vec<String>,
-        #[pyo3(from_py_with = named::model_or_none)] model: Option<&str>,
-        load_ms_per_token: Option<&Bound<'_, PyAny>>,
-        startup_ms: Option<&Bound<'_, PyAny>>,
-        workers: Option<&Bound<'_, PyAny>>,
-        sources: Option<&Bound<'_, PyAny>>,
-    ) -> PyResult<()> {
-        let forms = Form::ALL.map(|form| (form.name(), form));
-        let form = crate::args::chosen(form, "form", &forms)?;
-        let members = self.readers_of("workers", workers)?;
+    fn add_peer_group(&self, options: &Bound<'_, PyDict>) -> PyResult<()> {
+        let given = Options(options);
+        let name = given.required("name")?;
+        let form = given.choice("form", &Form::ALL.map(|form| (form.name(), form)))?;
+        let (port, addresses) = (
+            given.or_none("port", |port| port.extract())?,
+            given.required("addresses")?,
+        );
+        let addresses = addresses
+            .extract()
+            .map_err(|_| crate::args::wrong_type(&addresses, "addresses", "texts by text"))?;
+        let members = self.readers_of(&given, "workers")?;
         let registered = self.registry.roster.now();
         let keys = registered.workers().map(|worker| &*worker.key);
         let keys = keys.filter(|key| members.has(key));
         let naming = Naming::checked(form, port, addresses, keys).map_err(PyValueError::new_err)?;
         let terms = PeerTerms {
-            loading: loading(load_ms_per_token, startup_ms)?,
-            media: self::media(media, [("gpu", Medium::Gpu), ("cpu", Medium::Cpu)])?,
+            loading: loading(&given)?,
+            media: media(&given, [("gpu", Medium::Gpu), ("cpu", Medium::Cpu)])?,
             members,
-            sources: self.readers_of("sources", sources)?,
+            sources: self.readers_of(&given, "sources")?,
             naming: Arc::new(naming),
         };
-        self.edit(py, |edit| edit.add_peer_group(name, model, terms))
+        let (name, model) = (named::name(&name)?, given.text_or_none("model")?);
+        self.edit(options.py(), |edit| {
+            edit.add_peer_group(name, model.as_deref(), terms)
+        })
     }
 
     /// Forgets a peer group. Returns whether it was known.

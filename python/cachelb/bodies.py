@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
@@ -13,7 +12,6 @@ from cachelb.errors import BodyError
 if TYPE_CHECKING:
     from cachelb.types import Tokens
 
-_log = logging.getLogger("cachelb.bodies")
 
 Headers: TypeAlias = Mapping[str, str] | Mapping[bytes, bytes] | Iterable[tuple[str | bytes, str | bytes]]
 """Headers in the forms of web frameworks."""
@@ -230,30 +228,3 @@ def settings_of(group: object = None) -> dict[str, Any]:
     """List the fields of a group of settings by name, as the native half reads them; None is `RequestBodies()`."""
     held: Any = RequestBodies() if group is None else group
     return {each.name: getattr(held, each.name) for each in fields(held)}
-
-
-def _log_layout(layout: str) -> None:
-    """Log that the cached tokens of a model's answers led to another layout."""
-    _log.info("the cached tokens that engines report fit another layout of prompts, used from now on: %s", layout)
-
-
-def _warn_of_layout(layout: str) -> None:
-    """Log that reports contradict options; the router calls it once for each model."""
-    _log.warning("the cached tokens that engines report contradict RequestBodies; they fit: %s", layout)
-
-
-def _warn_of_head(length: str) -> None:
-    """Log that the beginning of a system text changes; the router calls it once for each model."""
-    _log.warning(
-        "the first %s bytes of a system text change from request to request over an equal rest; engines that render "
-        "them share nothing behind them: have the client or a proxy leave them out",
-        length,
-    )
-
-
-def _warn_of_text() -> None:
-    """Log that events and bodies do not meet; the router calls it once."""
-    _log.warning(
-        "workers send KV events, which name blocks of tokens, but request bodies are matched as text: "
-        "set RequestBodies(renderer=...), or pass tokens="
-    )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import sys
 from collections.abc import Mapping
 from json import JSONEncoder
@@ -147,12 +146,3 @@ def _plain(value: object) -> dict[Any, Any]:
 
 
 _encoder = JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=_plain)
-
-
-def _warn_of_limit(kind: str) -> None:
-    """Log the first body that exceeds a limit of the reader; the router calls it once."""
-    logging.getLogger("cachelb.requests").warning(
-        "a request body is routed by load, since the reader of bodies does not take it (%s): further ones are counted "
-        "in stats().bodies.errors",
-        kind,
-    )

@@ -2,21 +2,21 @@
 //!
 //! Nothing calls Python while the lock is held, so waiting for it can never deadlock with the interpreter.
 
+pub mod log;
+
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, TryLockError};
 use std::time::Instant;
 
 pub use cachelb::selector::lock;
-use cachelb::selector::{
-    Access, Ending, FamilyName, News, Scales, Selector, Silence, Timing, Usage,
-};
+use cachelb::selector::{Access, Ending, FamilyName, Scales, Selector, Timing, Usage};
 use cachelb_core::ids::Millis;
 use cachelb_core::load::BookingId;
 use pyo3::gc::{PyTraverseError, PyVisit};
-use pyo3::intern;
 use pyo3::prelude::*;
 
+use self::log::log_news;
 use crate::clock::Clock;
 use crate::error::{enter, to_python};
 
@@ -218,20 +218,7 @@ impl Engine {
         }
         self.has_news.store(false, Ordering::Relaxed);
         let news = self.caught(Selector::take_news)?;
-        Python::attach(|py| {
-            let log = py.import(intern!(py, "cachelb.router.health"))?;
-            for (key, news) in news {
-                match news {
-                    News::Contradiction(fact, was, is) => {
-                        log.call_method1("log_contradiction", (&*key, fact, was, is))?
-                    }
-                    News::Silence(why) => {
-                        log.call_method1("log_change", (&*key, why.map(Silence::name)))?
-                    }
-                };
-            }
-            Ok(())
-        })
+        (news.iter()).try_for_each(|(key, news)| log_news(key, news))
     }
 
     /// Closes a booking. Returns whether it was open. `last` is the conversation that it was the last request of.

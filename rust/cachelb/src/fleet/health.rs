@@ -90,15 +90,13 @@ impl Blame {
     }
 }
 
-cachelb_core::named! {
-    /// Why a worker is unreachable.
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-    Silence {
-        /// Its metrics page does not answer.
-        Page = "page",
-        /// Requests get no first token.
-        Tokens = "tokens",
-    }
+/// Why a worker is unreachable.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Silence {
+    /// Its metrics page does not answer.
+    Page,
+    /// Requests get no first token.
+    Tokens,
 }
 
 /// A finding about a worker.

@@ -14,7 +14,6 @@ use cachelb_core::hashing::NamespaceKey;
 use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::PyTypeError;
 use pyo3::gc::{PyTraverseError, PyVisit};
-use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
@@ -23,6 +22,7 @@ use crate::args;
 use crate::args::unlocked;
 use crate::arguments::Call;
 use crate::arguments::call::text;
+use crate::engine::log::log;
 use crate::error::body_error;
 use crate::options::read::Options;
 use cachelb::selector::{Read, Room, Shape};
@@ -32,6 +32,10 @@ pub use self::show::read_body;
 
 /// Longer bodies are read without the interpreter's lock.
 const INLINE_BYTES: usize = 4096;
+const TEXT_BESIDE_EVENTS: &str = "workers send KV events, which name blocks of tokens, but request bodies are matched as \
+    text: set RequestBodies(renderer=...), or pass tokens=";
+const BEYOND_LIMIT: &str = "a request body is routed by load, since the reader of bodies does not take it (%s): further \
+    ones are counted in stats().bodies.errors";
 
 /// Reads the bodies of one router.
 #[derive(Debug)]
@@ -94,11 +98,7 @@ impl Bodies {
         if !is_lost || self.warned.swap(true, Ordering::Relaxed) {
             return Ok(());
         }
-        Python::attach(|py| {
-            let module = py.import(intern!(py, "cachelb.bodies"))?;
-            module.call_method0(intern!(py, "_warn_of_text"))?;
-            Ok(())
-        })
+        log("cachelb.bodies", "warning", TEXT_BESIDE_EVENTS, &[])
     }
 
     /// Logs the first body that exceeds a limit of the reader, and is routed by load.
@@ -109,11 +109,7 @@ impl Bodies {
         if self.limited.swap(true, Ordering::Relaxed) {
             return Ok(());
         }
-        Python::attach(|py| {
-            let module = py.import(intern!(py, "cachelb.requests"))?;
-            module.call_method1(intern!(py, "_warn_of_limit"), (kind.name(),))?;
-            Ok(())
-        })
+        log("cachelb.requests", "warning", BEYOND_LIMIT, &[kind.name()])
     }
 
     fn read_call(

@@ -5,16 +5,15 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
 use cachelb::selector::{Ending, Selector, Usage};
-use cachelb_body::Notice;
 use cachelb_core::ids::Millis;
 use cachelb_core::load::BookingId;
 use pyo3::exceptions::PyResourceWarning;
-use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 
 use super::Owner;
 use crate::engine::Engine;
+use crate::engine::log::log_notice;
 use crate::options::read::millis;
 use cachelb::selector::{Client, response_name};
 
@@ -22,20 +21,6 @@ use cachelb::selector::{Client, response_name};
 const MAX_REST_MS: u64 = 60_000;
 /// Bytes of the id of a response.
 const LONGEST_ID: usize = 256;
-
-/// Logs what reports of an engine led to.
-fn log(notice: Notice) -> PyResult<()> {
-    let (name, value) = match notice {
-        Notice::Switched(layout) => ("_log_layout", layout.to_string()),
-        Notice::Contradicted(layout) => ("_warn_of_layout", layout.to_string()),
-        Notice::VolatileHead(bytes) => ("_warn_of_head", bytes.to_string()),
-    };
-    Python::attach(|py| {
-        let module = py.import(intern!(py, "cachelb.bodies"))?;
-        module.call_method1(name, (value,))?;
-        Ok(())
-    })
-}
 
 /// Whether Python runs in its development mode. Read before the interpreter ends, which drops decisions too.
 pub fn develops() -> bool {
@@ -204,7 +189,7 @@ impl Lease {
                 && let Some(lesson) = &self.client.lesson
             {
                 for notice in lesson.learn(self.place, usage) {
-                    log(notice)?;
+                    log_notice(notice)?;
                 }
             }
             self.owner.released()?;

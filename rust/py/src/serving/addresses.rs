@@ -6,8 +6,8 @@ use cachelb_serving::Known;
 use cachelb_serving::address::address_of;
 use pyo3::prelude::*;
 
-use super::log;
 use crate::engine::lock;
+use crate::engine::log::log;
 use crate::workers::{Registered, Worker};
 
 const NO_ADDRESS: &str = "worker %s is never picked: it has no IP address and port; register it by address, or pass \
@@ -65,7 +65,7 @@ impl Addresses {
             })?,
         };
         if address.is_none() {
-            log("cachelb.ext_proc", "warning", NO_ADDRESS, &seat.key)?;
+            log("cachelb.ext_proc", "warning", NO_ADDRESS, &[&seat.key])?;
         }
         Ok(address.map(Arc::from))
     }

@@ -15,10 +15,11 @@ use tokio::task::spawn_blocking;
 use super::addresses::Addresses;
 use super::admission::{Admission, Came, Held};
 use super::booking::Booking;
+use super::gate;
 use super::select::{self, Selection, failed};
-use super::{gate, log};
 use crate::arguments::prompt::with_detached_scratch;
 use crate::decision::Owner;
+use crate::engine::log::log;
 use crate::router::{Fleet, NativeRouter};
 use crate::workers::Registered;
 
@@ -234,6 +235,6 @@ impl Host for RouterHost {
                 "worker %s fails its health check, and is not picked",
             )
         };
-        spawn_blocking(move || log("cachelb_gateway.serve", level, text, &worker));
+        spawn_blocking(move || log("cachelb_gateway.serve", level, text, &[&worker]));
     }
 }

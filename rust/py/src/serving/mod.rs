@@ -17,7 +17,6 @@ use std::time::Duration;
 
 use cachelb_serving::{Tls, TlsVersion, exposed};
 use pyo3::exceptions::PyValueError;
-use pyo3::intern;
 use pyo3::prelude::*;
 
 pub use self::addresses::{Addresses, Source};
@@ -72,15 +71,6 @@ const VERSIONS: [(&str, TlsVersion); 2] = [("1.2", TlsVersion::V1_2), ("1.3", Tl
 
 /// A year: longer times never end.
 const LONGEST_S: f64 = 365.0 * 86_400.0;
-
-/// Logs a `text` about a worker.
-fn log(logger: &str, level: &str, text: &str, worker: &str) -> PyResult<()> {
-    Python::attach(|py| {
-        let logging = py.import(intern!(py, "logging"))?;
-        let logger = logging.call_method1(intern!(py, "getLogger"), (logger,))?;
-        logger.call_method1(level, (text, worker)).map(drop)
-    })
-}
 
 /// A time, of a year at most.
 pub fn seconds(value: f64) -> Duration {

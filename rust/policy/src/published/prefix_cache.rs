@@ -13,8 +13,7 @@ use crate::rule::about::{About, Need, Ruled, Setup};
 use crate::rule::choice::Choice;
 use crate::rule::gate::SpillGate;
 use crate::rule::options::{Configure, Policy, options};
-use crate::rule::reason::Reason;
-use crate::rule::view::{Candidate, View, cold_spread, lowest};
+use crate::rule::view::View;
 use crate::rule::{Properties, Rule};
 use crate::rules::cache_aware::Threshold;
 
@@ -63,20 +62,8 @@ pub struct PrefixCache {
 
 impl Rule for PrefixCache {
     fn choose(&self, view: &View<'_>, rng: &mut Rng) -> Choice {
-        if let Some(choice) = Choice::unmatchable(view, rng) {
-            return choice;
-        }
-        let best = view.best_overlap;
-        let tokens = view.tokens_of(best.into());
-        if best == 0 || !self.tau.exceeded(tokens, view.prompt_tokens) {
-            return Choice::cold(cold_spread(view.rows, rng), Reason::Cold);
-        }
-        let chosen =
-            lowest(view.rows, rng, |row| row.overlap == best, Candidate::load).unwrap_or(0);
-        let spilled = self
-            .gate
-            .and_then(|gate| gate.spill(view.rows, chosen, rng));
-        Choice::warm(chosen, Reason::Prefix).or_spilled(spilled)
+        let enough = |_, tokens| self.tau.exceeded(tokens, view.prompt_tokens);
+        Choice::by_holders(view, rng, self.gate, enough)
     }
 
     fn score(&self, view: &View<'_>, row: usize) -> Option<f64> {
@@ -92,6 +79,7 @@ impl Rule for PrefixCache {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::rule::reason::Reason;
     use crate::testing::{GATE, Scene};
 
     fn rule(tau: f64) -> PrefixCache {

@@ -2,8 +2,9 @@
 
 use cachelb_core::rng::Rng;
 
+use crate::rule::gate::SpillGate;
 use crate::rule::reason::Reason;
-use crate::rule::view::{View, cold_spread};
+use crate::rule::view::{Candidate, View, cold_spread, lowest};
 
 /// Outcome of a rule.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
@@ -35,6 +36,27 @@ impl Choice {
     pub(crate) fn unmatchable(view: &View<'_>, rng: &mut Rng) -> Option<Self> {
         let reason = view.unmatchable()?;
         Some(Self::cold(cold_spread(view.rows, rng), reason))
+    }
+
+    /// The least loaded of the rows that hold most of the prompt, if `enough` accepts their blocks and tokens, unless the
+    /// gate moves the request; else the least loaded row.
+    pub(crate) fn by_holders(
+        view: &View<'_>,
+        rng: &mut Rng,
+        gate: Option<SpillGate>,
+        enough: impl FnOnce(u32, u64) -> bool,
+    ) -> Self {
+        if let Some(choice) = Self::unmatchable(view, rng) {
+            return choice;
+        }
+        let best = view.best_overlap;
+        if best == 0 || !enough(best, view.tokens_of(best.into())) {
+            return Self::cold(cold_spread(view.rows, rng), Reason::Cold);
+        }
+        let holds = |row: &Candidate| row.overlap == best;
+        let chosen = lowest(view.rows, rng, holds, Candidate::load).unwrap_or(0);
+        let spilled = gate.and_then(|gate| gate.spill(view.rows, chosen, rng));
+        Self::warm(chosen, Reason::Prefix).or_spilled(spilled)
     }
 
     /// Row `other`, to which the spill gate moves a request, else this choice.

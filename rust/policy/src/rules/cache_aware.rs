@@ -14,9 +14,8 @@ pub(crate) use self::options::POLICY;
 use crate::rule::choice::Choice;
 use crate::rule::gate::SpillGate;
 use crate::rule::options::{FRACTION, Kind, Value};
-use crate::rule::reason::Reason;
 use crate::rule::values::field;
-use crate::rule::view::{Candidate, View, cold_spread, lowest};
+use crate::rule::view::View;
 use crate::rule::{Properties, Rule};
 
 /// A fraction kept as decimal parts per `DENOMINATOR`, so that 3 of 10 blocks reach 0.3 exactly.
@@ -68,21 +67,11 @@ pub struct CacheAware {
 
 impl Rule for CacheAware {
     fn choose(&self, view: &View<'_>, rng: &mut Rng) -> Choice {
-        if let Some(choice) = Choice::unmatchable(view, rng) {
-            return choice;
-        }
         let total = view.total_blocks().unwrap_or(0);
-        let best = view.best_overlap;
-        let tokens = view.tokens_of(best.into());
-        let enough = self.cache_threshold.reached(best, total)
-            || self.min_matched_tokens.is_some_and(|m| tokens >= m);
-        if best == 0 || !enough {
-            return Choice::cold(cold_spread(view.rows, rng), Reason::Cold);
-        }
-        let holds = |row: &Candidate| row.overlap == best;
-        let chosen = lowest(view.rows, rng, holds, Candidate::load).unwrap_or(0);
-        let spilled = self.gate.spill(view.rows, chosen, rng);
-        Choice::warm(chosen, Reason::Prefix).or_spilled(spilled)
+        Choice::by_holders(view, rng, Some(self.gate), |blocks, tokens| {
+            self.cache_threshold.reached(blocks, total)
+                || self.min_matched_tokens.is_some_and(|m| tokens >= m)
+        })
     }
 
     fn score(&self, view: &View<'_>, row: usize) -> Option<f64> {

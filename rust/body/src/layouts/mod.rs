@@ -56,30 +56,19 @@ impl Given {
     }
 }
 
-/// On what ground a prompt counts as shared.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Basis {
-    /// Token ids or block hashes.
-    Tokens,
-    /// Text that every engine renders alike, or no prompt.
-    #[default]
-    Certain,
-    /// The layout that reports of engines confirm.
-    Learned,
-    /// The likely layout.
-    Likely,
-}
-
-impl Basis {
-    /// Its name in decisions.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Tokens => "tokens",
-            Self::Certain => "certain",
-            Self::Learned => "learned",
-            Self::Likely => "likely",
-        }
+cachelb_core::named! {
+    /// On what ground a prompt counts as shared.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+    Basis {
+        /// Token ids or block hashes.
+        Tokens = "tokens",
+        /// Text that every engine renders alike, or no prompt.
+        #[default]
+        Certain = "certain",
+        /// The layout that reports of engines confirm.
+        Learned = "learned",
+        /// The likely layout.
+        Likely = "likely",
     }
 }
 

@@ -131,7 +131,7 @@ class RouterGateway:
             return None if tried is None else self._opened(tried)
         asked = self._request(request, [])
         if self._max_wait_s == 0:
-            return self._opened(gate.acquire_nowait(**asked))
+            return self._opened(gate.select_now(False, **asked))  # noqa: FBT003 - no preview
         call = partial(self._called.append, request)
         found: Any = gate.enter(call, 0, (self._max_wait_s, False, False, False), **asked)
         if isinstance(found, HeldRequest):

@@ -217,7 +217,7 @@ class Admission(Generic[W]):
             TypeError: An argument has the wrong type.
             ValueError: An argument is out of range.
         """
-        return self._gate.acquire_nowait(**request)
+        return self._gate.select_now(False, **request)  # noqa: FBT003 - no preview
 
     def acquire(
         self, *, timeout_s: float | None = None, **request: Unpack[RequestArguments]
@@ -319,7 +319,7 @@ class Admission(Generic[W]):
         """
         requests, tokens, drain_s = self._gate.before(request.get("priority", 0))
         try:
-            self._gate.preview(**request)
+            self._gate.select_now(True, **request)  # noqa: FBT003 - a preview
         except NoWorkerAvailable as error:
             why = error.reason if isinstance(error, Overloaded) else str(error)
             wait_s = drain_s + (error.room_in_s if isinstance(error, Overloaded) else error.retry_after_s)

@@ -189,19 +189,6 @@ impl AdmissionGate {
             found.map(|decision| Ok(Bound::new(py, decision)?.into_any()))
         })
     }
-
-    /// As [`Self::select`], for a request that is not held.
-    fn select_now<'py>(
-        &self,
-        py: Python<'py>,
-        arguments: Option<&Bound<'py, PyDict>>,
-        is_pair: bool,
-        way: &Way,
-    ) -> PyResult<Bound<'py, PyAny>> {
-        let mut call = Call::from_keywords(arguments)?;
-        let found = self.select(py, &mut call, is_pair, way)?;
-        found.map_err(|_| to_python(&Error::NoCandidate))?
-    }
 }
 
 #[pymethods]
@@ -216,14 +203,17 @@ impl AdmissionGate {
         Ok(gate)
     }
 
-    /// Picks a worker at once, or refuses.
-    #[pyo3(signature = (**arguments))]
-    fn acquire_nowait<'py>(
+    /// Picks a worker at once, or refuses. A preview changes nothing.
+    #[pyo3(signature = (is_preview, /, **arguments))]
+    fn select_now<'py>(
         &self,
         py: Python<'py>,
+        is_preview: bool,
         arguments: Option<&Bound<'py, PyDict>>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        self.select_now(py, arguments, false, &Way::Now)
+        let way = if is_preview { Way::Preview } else { Way::Now };
+        let found = self.select(py, &mut Call::from_keywords(arguments)?, false, &way)?;
+        found.map_err(|_| to_python(&Error::NoCandidate))?
     }
 
     /// Picks a worker at once, or holds the request: `call` is called when it is its turn, or it is to try again for
@@ -276,16 +266,6 @@ impl AdmissionGate {
                 Ok(Bound::new(py, held)?.into_any())
             }
         }
-    }
-
-    /// Outcome of the next request with these arguments, which may be an error. Changes nothing.
-    #[pyo3(signature = (**arguments))]
-    fn preview<'py>(
-        &self,
-        py: Python<'py>,
-        arguments: Option<&Bound<'py, PyDict>>,
-    ) -> PyResult<Bound<'py, PyAny>> {
-        self.select_now(py, arguments, false, &Way::Preview)
     }
 
     /// Requests that wait of a priority and above, their tokens, and the seconds that all workers take for these.

@@ -37,6 +37,11 @@ def peers(held: int = 12, medium: str = "cpu", *, measured: bool = True, **terms
     return router
 
 
+def expected(router: Router[str]) -> object:
+    """Books a prompt at "b" whose blocks no event has announced, until the decision is dropped."""
+    return router.select_worker(tokens=range(9000, 9193), among=["b"])
+
+
 REASONS: list[tuple[str | None, dict[str, Any], dict[str, Any], Callable[[Router[str]], object] | None]] = [
     (None, {}, {}, None),
     ("no-peer-group", {}, {}, lambda router: router.peer_groups.remove("rack")),
@@ -47,6 +52,8 @@ REASONS: list[tuple[str | None, dict[str, Any], dict[str, Any], Callable[[Router
     ("no-longer-prefix", {"held": 0}, {}, None),
     ("no-longer-prefix", {"sources": ["a"]}, {}, None),
     ("not-servable", {"medium": "gpu"}, {}, None),
+    ("doubtful", {"media": ["gpu", "cpu"]}, {"tokens": range(9000, 9193)}, expected),
+    ("doubtful", {}, {}, lambda router: router.event_sink.apply_events("b", batch(), seq=5)),
     ("source-failing", {}, {}, lambda router: router.set_ready("b", ready=False)),
     ("slower", {"load_ms_per_token": 10.1}, {}, None),
     ("slower", {"startup_ms": 1e6}, {}, None),
@@ -61,8 +68,7 @@ def test_a_preview_names_the_reason(
     change: Callable[[Router[str]], object] | None,
 ) -> None:
     router = peers(**terms)
-    if change is not None:
-        change(router)
+    _kept = None if change is None else change(router)
     decision = router.select_worker(**{**ASK, **asked})
     (view,) = [view for view in decision.explain().candidates if view.picked]
     assert (view.no_source, decision.kv_source is None) == (reason, reason is not None)

@@ -116,7 +116,7 @@ impl Step<'_, '_> {
     }
 
     /// The row of the worker that keeps the part that the prompt of the request lacks.
-    fn remembering(&self) -> Option<usize> {
+    pub fn remembering(&self) -> Option<usize> {
         let continues = self.request.family.is_some_and(|family| family.continues);
         let continues = continues && self.request.wanted != Wanted::Prefill;
         let home = self.rows().home.filter(|_| continues)?;

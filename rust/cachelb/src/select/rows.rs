@@ -17,7 +17,7 @@ use cachelb_policy::{Candidate, Media, PeerCopy, Scores};
 use crate::bookings::LoadBook;
 use crate::fleet::Fleet;
 use crate::fleet::worker::{Eligibility, Member};
-use crate::request::{PoolId, Wanted};
+use crate::request::{PoolId, Source, Wanted};
 
 /// Key of kept rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,6 +49,8 @@ pub(crate) struct Rows {
     pub media: Vec<Media>,
     /// The copies that the rows would make from peers; empty if no rule asks, or without peers.
     pub copies: Vec<PeerCopy>,
+    /// Their sources.
+    pub sources: Vec<Option<Source>>,
     /// Whether rows without blocks are credited those of a shared cache.
     is_extended: bool,
     /// Registration order of the worker that is the request's home.
@@ -85,6 +87,7 @@ impl Rows {
         self.holders.clear();
         self.media.clear();
         self.copies.clear();
+        self.sources.clear();
         self.is_extended = false;
         (self.best_overlap, self.best_left) = (0, None);
         self.best_reusable = None;
@@ -164,6 +167,7 @@ impl Rows {
         self.now = now;
         self.media.clear();
         self.copies.clear();
+        self.sources.clear();
         for at in self.holders.drain(..) {
             let row = &mut self.list[at as usize];
             (row.overlap, row.matched_tokens) = (0, 0.0);

@@ -1,8 +1,9 @@
 //! The media in which a worker holds a prompt.
 
 use super::{BlockIndex, NONE, Overlaps, Resumes};
-use crate::epoch_lru::lanes::lane_of;
+use crate::epoch_lru::lanes::{lane_of, medium_of, slot_of};
 use crate::ids::Medium;
+use crate::prefix_tree::nodes::Entry;
 
 /// The ranks of marks that count up to device memory, host memory and disk.
 const RANKS: [Medium; 3] = [Medium::Speculative, Medium::Cpu, Medium::Disk];
@@ -31,6 +32,17 @@ impl Reach {
             disk: (cpu, disk),
         }
     }
+}
+
+/// Blocks `[start, end)` of a prompt that a worker holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Stretch {
+    /// The worker.
+    pub slot: u32,
+    /// The first of them.
+    pub start: u32,
+    /// The one after the last.
+    pub end: u32,
 }
 
 impl Overlaps {
@@ -119,6 +131,53 @@ impl BlockIndex {
             return from;
         }
         answer.covered_from(self, slot, media, from)
+    }
+
+    /// Where workers hold the prompt that `answer` was made for, in any of `media`, those behind gaps too. O(runs of the
+    /// prompt and their holders). Empty for an answer from before the latest change.
+    #[must_use]
+    pub fn stretches(&self, answer: &Overlaps, media: &[Medium]) -> Vec<Stretch> {
+        let (mut found, mut open) = (Vec::<Stretch>::new(), Vec::new());
+        let ((known, block), nodes) = (answer.known(), &self.held.nodes);
+        if known == 0 || !answer.is_of(self.held.shape.version) {
+            return found;
+        }
+        let mut run = self.held.shape.blocks.run(block);
+        while run != NONE {
+            let r = &nodes[run];
+            let (mut next, mut new) = (0, Vec::new());
+            let holders = r.holders.as_slice();
+            for entries in holders.chunk_by(|a, b| slot_of(a.lane) == slot_of(b.lane)) {
+                let in_media = |e: &&Entry| media.contains(&Medium::ALL[medium_of(e.lane)]);
+                let count = entries.iter().filter(in_media).map(|e| e.count).max();
+                let slot = slot_of(entries[0].lane);
+                let end = known.min(r.start + count.unwrap_or(0));
+                if end <= r.start {
+                    continue;
+                }
+                while open
+                    .get(next)
+                    .is_some_and(|&at: &usize| found[at].slot < slot)
+                {
+                    next += 1;
+                }
+                let continued = |&at: &usize| found[at].slot == slot && found[at].start == end;
+                let below = open.get(next).copied().filter(continued);
+                new.push(below.unwrap_or(found.len()));
+                match below {
+                    Some(at) => found[at].start = r.start,
+                    None => found.push(Stretch {
+                        slot,
+                        start: r.start,
+                        end,
+                    }),
+                }
+            }
+            // Those that begin where the parent ends, by slot.
+            open = new;
+            run = r.parent;
+        }
+        found
     }
 
     /// How the worker in `slot` resumes prompts.

@@ -35,7 +35,7 @@ pub use chains::Chains;
 pub use listing::Listing;
 pub use marks::Resumes;
 pub use matcher::Matcher;
-pub use media::Reach;
+pub use media::{Reach, Stretch};
 pub use overlap::Overlaps;
 
 use crate::error::Result;

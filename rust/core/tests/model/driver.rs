@@ -316,10 +316,31 @@ impl Driver {
 
     /// All that a worker holds of the known path `hashes`.
     fn compare_segments(&self, slot: u32, hashes: &[u64]) -> Outcome {
-        let id = self.id(slot);
-        let held = |at: &u32| self.naive.covered(id, hashes, &Medium::ALL, *at) > *at;
-        let expected = (0..hashes.len() as u32).filter(held);
         let segments = self.index.segments(&self.out, slot);
+        self.compare_held(slot, hashes, &Medium::ALL, &segments)?;
+        for media in [
+            &Medium::ALL[..],
+            &[Medium::Gpu],
+            &[Medium::Cpu, Medium::Gpu],
+        ] {
+            let stretches = self.index.stretches(&self.out, media).into_iter();
+            let own = stretches.filter(|held| held.slot == slot);
+            let mut own: Vec<_> = own.map(|held| (held.start, held.end)).collect();
+            own.sort_unstable();
+            self.compare_held(slot, hashes, media, &own)?;
+        }
+        Ok(())
+    }
+
+    fn compare_held(
+        &self,
+        slot: u32,
+        hashes: &[u64],
+        media: &[Medium],
+        segments: &[(u32, u32)],
+    ) -> Outcome {
+        let held = |at: &u32| self.naive.covered(self.id(slot), hashes, media, *at) > *at;
+        let expected = (0..hashes.len() as u32).filter(held);
         let are_apart = segments.windows(2).all(|pair| pair[0].1 < pair[1].0);
         prop_assert!(are_apart, "{:?} of slot {}", segments, slot);
         let blocks = segments.iter().flat_map(|(start, end)| *start..*end);

@@ -16,6 +16,10 @@ const MISSES: u32 = 4;
 const REST_MS: u64 = 30_000;
 const LONGEST_REST_MS: u64 = 600_000;
 
+/// The ways of a link.
+pub(super) const OUT: usize = 0;
+const IN: usize = 1;
+
 #[derive(Debug, Clone, Default)]
 struct Link {
     generation: u32,
@@ -59,10 +63,15 @@ impl Links {
         link
     }
 
+    /// When a worker is free to send, [`OUT`], or to receive, [`IN`].
+    pub fn free_at(&self, worker: WorkerId, way: usize) -> f64 {
+        self.get(worker).map_or(0.0, |link| link.free[way])
+    }
+
     /// Milliseconds until a copy may begin.
     pub fn wait_ms(&self, from: WorkerId, to: WorkerId, now: Millis) -> f64 {
-        let free = |worker, way: usize| self.get(worker).map_or(0.0, |link| link.free[way]);
-        (free(from, 0).max(free(to, 1)) - now.0 as f64).max(0.0)
+        let free_at = self.free_at(from, OUT).max(self.free_at(to, IN));
+        (free_at - now.0 as f64).max(0.0)
     }
 
     /// Whether a worker may be a source of one more request.
@@ -91,7 +100,7 @@ impl Links {
         let wait_ms = self.wait_ms(from, to, now);
         let until = now.0 as f64 + wait_ms + source.link_ms;
         self.at(from).waiting.push(id);
-        let longer = [(from, 0), (to, 1)].map(|(worker, way)| {
+        let longer = [(from, OUT), (to, IN)].map(|(worker, way)| {
             let free = &mut self.at(worker).free[way];
             until - std::mem::replace(free, until).max(now.0 as f64)
         });
@@ -112,7 +121,7 @@ impl Links {
             (copying.until - now.0 as f64).max(0.0),
         );
         self.at(from).waiting.retain(|waiting| *waiting != id);
-        for (way, worker) in [from, to].into_iter().enumerate() {
+        for (worker, way) in [(from, OUT), (to, IN)] {
             self.at(worker).free[way] -= left.min(copying.longer[way]);
         }
     }

@@ -145,10 +145,8 @@ proptest! {
             for (from, &(gpu, (start, end))) in workers.iter().enumerate() {
                 let is_in = |bits: u8, worker: usize| bits & (1 << worker) > 0;
                 let holds = |at: u32| (both && at < gpu) || (start..end).contains(&at);
-                // Sources are looked for among those that hold the first block.
-                let leads = gpu > 0 || (start == 0 && end > 0);
                 let reached = run(&holds, own, 12);
-                if from == to || !leads || !is_in(members, to) || !is_in(members & sources, from) || reached <= own {
+                if from == to || !is_in(members, to) || !is_in(members & sources, from) || reached <= own {
                     continue;
                 }
                 let copy = f64::from(reached - own) * 16.0 * slope + startup;

@@ -275,9 +275,7 @@ impl Step<'_, '_> {
         let usable = Usable::by_slot(&s.fleet, pool, request);
         let speeds = Speeds::of([(&rows[..], loads)]);
         // A token of the middle of the prompt.
-        let pace = &book.pace;
-        let context = pace.per_context() * request.prompt_tokens as f64 / 2.0;
-        let saved = pace.marginal_share() * (1.0 + context);
+        let saved = 1.0 + book.pace.per_context() * request.prompt_tokens as f64 / 2.0;
         rows.reprice(|row, media| {
             let token_ms = speeds.known_token_ms(row, load_of(loads, row));
             let usable = usable(row.slot);

@@ -218,15 +218,23 @@ impl<T: Payload> LoadBook<T> {
         let waited_ms = now.0.saturating_sub(booking.booked.max(silent_since).0);
         let load = self.loads.get(booking.worker)?;
         // The slowest of the known speeds: a prompt that was cached against expectation looks fast.
-        let stated = load.report.prefill_tps.get().map(|tps| tps / 1000.0);
-        let known = [load.speed.get(), self.pace.speed(), stated];
-        let slowest = known.into_iter().flatten().reduce(f64::min);
-        let speed = slowest.map_or(FIRST_SPEED, |speed| speed.min(MOST_SPEED));
         let work = booking.backlog.work(self.pace.per_context());
+        let stated = load.report.prefill_tps.get().map(|tps| tps / 1000.0);
+        let known = [
+            load.speed
+                .get()
+                .map(|speed| (work + self.pace.fixed_work(), speed)),
+            self.pace.speed().map(|speed| (work, speed)),
+            stated.map(|speed| (work, speed)),
+        ];
+        let times = known.into_iter().flatten();
+        let slowest = times
+            .map(|(work, speed)| work / speed.min(MOST_SPEED))
+            .reduce(f64::max);
         // Requests of other clients are assumed to be as long as the booked ones.
         let others = load.requests(now, max_report_age_ms) - load.inflight;
         let crowd = 1.0 + f64::from(others) / f64::from(load.pending.max(1));
-        let prefill_ms = crowd * work / speed;
+        let prefill_ms = crowd * slowest.unwrap_or(work / FIRST_SPEED);
         Some((waited_ms, prefill_ms.max(self.pace.answer_ms / 2.0)))
     }
 

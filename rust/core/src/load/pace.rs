@@ -3,6 +3,9 @@
 //! The first token of a request shows how long its worker took for all prompts that waited there when the request came,
 //! its own included. So a long queue does not look like a slow worker. Waiting prompts are weighed as an engine
 //! computes them: a token takes longer the more context it attends to, by a factor that is learned too, for the fleet.
+//!
+//! The time that first tokens take in any case, for the rest of the pass at work and the decodes of the next one, counts as
+//! so many more tokens. Otherwise a worker where many short prompts wait looks faster the more of them there are.
 
 /// Longer prompts count as this long where pairs are counted: their sum must fit. So do longer outputs, as a wrong count
 /// must not spoil a mean for long.
@@ -13,6 +16,8 @@ const FLEET_MEMORY: f64 = 512.0;
 const FIRST_TOKENS: f64 = 8.0;
 /// Requests of a worker that its speeds are learned from, about.
 const WORKER_MEMORY: f64 = 32.0;
+/// A token takes at least this share of the time of first tokens per token.
+const LEAST_SHARE: f64 = 0.05;
 /// A token takes no longer than twice as long per so many tokens of context.
 const LEAST_CONTEXT: f64 = 1_000.0;
 /// Output tokens of a request before any has ended.
@@ -65,8 +70,7 @@ impl std::ops::AddAssign for Prefill {
     }
 }
 
-/// The speed of a worker as a quotient of sums, in which large prompts weigh most: the time that comes with every request,
-/// however short, then hardly counts.
+/// The speed of a worker as a quotient of sums, in which large prompts weigh most.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Speed {
     /// Sum of work squared.
@@ -133,8 +137,7 @@ impl Sums {
 pub struct Pace {
     /// Milliseconds per token by context: by how much a token takes longer per token of it.
     per_token: Sums,
-    /// Milliseconds by work: the rest of the pass at work and the decodes of the next one take their time whatever there is
-    /// to compute.
+    /// Milliseconds by work.
     first_tokens: Sums,
     /// Output tokens of the requests that ended, in the mean; 0 before the first.
     output_tokens: f64,
@@ -153,7 +156,7 @@ impl Pace {
         self.answer_ms += share * (took_ms as f64 - self.answer_ms);
     }
 
-    /// Work per millisecond of the fleet, `None` before the first token.
+    /// Work per millisecond of the fleet, all of their time included; `None` before the first token.
     #[must_use]
     pub fn speed(&self) -> Option<f64> {
         let Sums { xx, xy, .. } = self.first_tokens;
@@ -190,13 +193,11 @@ impl Pace {
         self.per_token.observe(weight, context, took_ms / weight);
         let work = ahead.work(self.per_context());
         self.first_tokens.observe(1.0, work, took_ms);
-        speed.observe(work, took_ms);
+        speed.observe(work + self.fixed_work(), took_ms);
     }
 
-    /// The time that one token less to compute saves, as a share of a worker's time per token by its [`Speed`], from 0
-    /// to 1; 1 before anything is known.
-    #[must_use]
-    pub fn marginal_share(&self) -> f64 {
+    /// The work that takes as long as what first tokens take in any case.
+    pub(super) fn fixed_work(&self) -> f64 {
         let Sums {
             weight: count,
             x: work,
@@ -205,7 +206,7 @@ impl Pace {
             xy: products,
         } = self.first_tokens;
         if products <= 0.0 {
-            return 1.0;
+            return 0.0;
         }
         // A line through 0 is assumed until the work of first tokens differs.
         let proportional = products / squares;
@@ -213,7 +214,8 @@ impl Pace {
         let spread = (count * squares - work * work).max(0.0);
         let together = count * products - work * ms;
         let slope = (together + doubt * proportional) / (spread + doubt);
-        (slope / proportional).clamp(0.0, 1.0)
+        let slope = slope.max(LEAST_SHARE * proportional);
+        ((ms / slope - work) / count).max(0.0)
     }
 
     /// By what share of its time without context a token takes longer per token of context; 0 before anything is known.
@@ -273,17 +275,16 @@ mod tests {
     }
 
     #[test]
-    fn what_first_tokens_take_in_any_case_is_no_part_of_what_a_token_saves() {
-        // 0.1 ms a token, beside a fixed time; as a share of the slope of a line through 0.
+    fn what_first_tokens_take_in_any_case_is_no_part_of_a_speed() {
+        // 10 tokens a millisecond, beside a fixed time.
         let cases: [(u64, &[u64], _); 4] = [
-            (0, &[100, 1_000, 4_000], 0.999..1.001),
-            (200, &[100, 1_000, 4_000], 0.6..0.7), // 0.625
-            (200, &[1_000], 0.999..1.001),         // nothing shows it
-            (4_000, &[10, 20, 30], 0.0..0.25),
+            (0, &[100, 1_000, 4_000], 9.9..10.1),
+            (200, &[100, 1_000, 4_000], 9.0..10.1),
+            (200, &[1_000], 3.3..3.4),         // nothing shows it
+            (4_000, &[10, 20, 30], 0.01..0.2), // as if a token took 5 % of the time
         ];
-        for (fixed, prompts, share) in cases {
+        for (fixed, prompts, speed_range) in cases {
             let (mut pace, mut speed) = (Pace::default(), Speed::UNKNOWN);
-            assert!((pace.marginal_share() - 1.0).abs() < 1e-9);
             for tokens in prompts.iter().cycle().take(300) {
                 pace.observe(
                     &mut speed,
@@ -291,9 +292,29 @@ mod tests {
                     fixed + tokens / 10,
                 );
             }
-            let learned = pace.marginal_share();
-            assert!(share.contains(&learned), "{fixed} {prompts:?}: {learned}");
+            let learned = speed.get().unwrap();
+            assert!(
+                speed_range.contains(&learned),
+                "{fixed} {prompts:?}: {learned}"
+            );
         }
+    }
+
+    #[test]
+    fn a_worker_where_many_short_prompts_wait_is_no_faster() {
+        let (mut pace, mut crowded, mut calm) = (Pace::default(), Speed::UNKNOWN, Speed::UNKNOWN);
+        for at in 0..400 {
+            let waiting = 100 + 90 * (at % 100);
+            let prefill = |tokens| Prefill { tokens, pairs: 0 };
+            pace.observe(&mut crowded, prefill(waiting), 50 + waiting / 30);
+            pace.observe(
+                &mut calm,
+                prefill(100 + at % 100),
+                50 + (100 + at % 100) / 30,
+            );
+        }
+        let ratio = crowded.get().unwrap() / calm.get().unwrap();
+        assert!((0.9..1.2).contains(&ratio), "{ratio}");
     }
 
     #[test]

@@ -2,23 +2,23 @@
 //!
 //! ```text
 //! cost = waiting / speed + 10 * lack * output * step
-//!        + ((copied * 2.5 + own * (f * queued + w * running) + w * output * (queued + running)) / speed + w * output * step)
+//!        + ((copied * 2.5 + delaying * (f * queued + w * running) + w * output * (queued + running)) / speed + w * output * step)
 //!          / (1 - 0.5 * kv use);  argmin
 //! ```
 //!
 //! | term | meaning | source |
 //! |---|---|---|
 //! | waiting | prefill that waits on the worker, which the request waits for | bookings |
-//! | own | prefill of the request's uncached tokens, which it waits for too | index |
-//! | copied | as `own`, but tokens that recent requests share count by the requests per copy, this one included: as many follow | index, `adaptive/branches.rs` |
+//! | copied | prefill of the request's uncached tokens, which it waits for too; tokens that recent requests share count by the requests per copy, this one included: as many follow | index, `adaptive/branches.rs` |
 //! | 1.5 copied | the tokens that these evict from the cache and others compute again: the second copy has a price | constant |
-//! | own * queued | the delay of those behind: about as many come while it waits as wait now, three times as many of sub-agents; with the objective `median` times `2 m / (m + w)`, `w` the wait here and `m` its mean over the fleet, so that long prompts join long queues | bookings |
-//! | own * running | the delay of those that generate; the objective sets the weight `w` | bookings |
+//! | delaying | as `copied` where no memory is in use, all uncached tokens from half of it on: copies do not last there | kv use |
+//! | delaying * queued | the delay of those behind: about as many come while it waits as wait now, three times as many of sub-agents; with the objective `median` times `2 m / (m + w)`, `w` the wait here and `m` its mean over the fleet, so that long prompts join long queues | bookings |
+//! | delaying * running | the delay of those that generate; the objective sets the weight `w` | bookings |
 //! | output * all | the delay of all by its output tokens, as each is computed together with one of theirs | caller, else those that ended |
 //! | output * step | the time of its own tokens there: long on slow devices, in full batches and where prompts are computed all the time | requests that ended |
 //! | kv use | blocks of requests that run and of this one, shared ones once, as a share of those there are: blocks that do not fit evict others | bookings, `kv_blocks`, else their mean on other workers; without, a fresh report |
 //! | lack | blocks of all in flight and of this one beyond those there are, as a share of these: it waits until so many are freed, and so do those behind | bookings, `kv_blocks` |
-//! | speed | prefill per millisecond | first tokens |
+//! | speed | prefill per millisecond, beside what first tokens take in any case | first tokens |
 //!
 //! A request that is computed after a wait longer than answers take finds only those that began in between: the blocks of
 //! the others count by `output * step` in that wait.
@@ -157,6 +157,8 @@ const ASKED_AGAIN: f64 = 1.5;
 const SIBLINGS: f64 = 3.0;
 /// How steeply the cost rises with KV use: it doubles when the memory is full.
 const PRESSURE: f64 = 0.5;
+/// The share of memory in use from which on it is short.
+const SHORT: f64 = 0.5;
 /// Upper bound of the factor for KV use, since running requests and this one may exceed the memory.
 const MOST_PRESSURE: f64 = 20.0;
 /// How often the wait for room counts: for this request and for those behind it.
@@ -349,6 +351,8 @@ struct Parts {
     own: f64,
     /// As `own`, without most of the tokens that are computed for others too.
     copied: f64,
+    /// Those by which it delays others.
+    delaying: f64,
     /// Requests that wait for their first token.
     queued: f64,
     /// Requests that will wait behind this one for each of them.
@@ -382,6 +386,9 @@ fn parts(view: &View<'_>, common: &Common<'_>, row: &Candidate, copied: f64) -> 
     let answer_ms = common.output * step_ms;
     let times = (waiting * token_ms, answer_ms);
     let (memory_factor, room_ms) = room(view, common, (row, load), times);
+    // Where memory is short, copies do not last until others use them.
+    let used = (1.0 - 1.0 / memory_factor) / PRESSURE;
+    let lasting = popular * (1.0 - common.copy_share) * (1.0 - used / SHORT).max(0.0);
     let mut followers = common.followers;
     if common.mean_wait_ms > 0.0 {
         followers *= 2.0 * common.mean_wait_ms / (common.mean_wait_ms + waiting * token_ms);
@@ -390,6 +397,7 @@ fn parts(view: &View<'_>, common: &Common<'_>, row: &Candidate, copied: f64) -> 
         waiting,
         own: tokens * token,
         copied: (tokens - popular * (1.0 - common.copy_share)) * token,
+        delaying: (tokens - lasting) * token,
         queued: f64::from(queued),
         followers,
         running: common.running_weight * f64::from(row.inflight - queued),
@@ -423,7 +431,7 @@ fn parts_at(view: &View<'_>, common: &Common<'_>, at: usize) -> (Parts, f64) {
 #[inline]
 fn total(parts: &Parts, row: &Candidate) -> f64 {
     let others = parts.followers * parts.queued + parts.running;
-    let work = parts.copied * (1.0 + ASKED_AGAIN) + parts.own * others + parts.beside;
+    let work = parts.copied * (1.0 + ASKED_AGAIN) + parts.delaying * others + parts.beside;
     let rest_ms = (work * parts.token_ms + parts.decoding) * parts.memory_factor;
     let ms = parts.waiting * parts.token_ms + rest_ms + parts.room_ms;
     // By the smallest weights it would be infinite, and an infinite one is never picked.
@@ -487,8 +495,14 @@ impl Rule for Adaptive {
                 ("waiting_ms", waiting),
                 ("own_ms", ms(parts.copied)),
                 ("cache_ms", ms(ASKED_AGAIN * parts.copied)),
-                ("queued_ms", ms(parts.own * parts.followers * parts.queued)),
-                ("running_ms", ms(parts.own * parts.running + parts.beside)),
+                (
+                    "queued_ms",
+                    ms(parts.delaying * parts.followers * parts.queued),
+                ),
+                (
+                    "running_ms",
+                    ms(parts.delaying * parts.running + parts.beside),
+                ),
                 (
                     "decoding_ms",
                     per_weight(parts.decoding - copy_ms, row.weight),

@@ -146,7 +146,7 @@ fn sum(speeds: &[(f64, f64)]) -> (f64, f64) {
 /// Prompt tokens per millisecond and milliseconds per output token, for every worker.
 pub(in crate::rules::adaptive) fn model_speeds(fleet: &[Plain]) -> Vec<(f64, f64)> {
     let prefill = model_rates(fleet, |worker| worker.speed, 6.0);
-    let decode = model_rates(fleet, |worker| worker.decode, 0.3);
+    let decode = model_rates(fleet, |worker| worker.decode, 1.0);
     let both = |at: usize| {
         (
             prefill.as_ref().map_or(10.0, |rates| rates[at]),

@@ -82,3 +82,26 @@ fn what_many_requests_share_is_copied_for_all_of_them() {
         "half as many"
     );
 }
+
+#[test]
+fn where_memory_is_free_those_who_use_a_copy_share_the_delay_that_it_means_to_others() {
+    let mut scene = Scene::new(&[(4, 0), (0, 0)]).blocks(Some(10));
+    let mut rule = Adaptive::default();
+    for requests in 0..30 {
+        let choice = rule.choose(&scene.view(), &mut Rng::new(1));
+        rule.settle_beside(&scene.view(), choice, 0, booking(requests));
+    }
+    scene.rows[1].inflight = 20;
+    scene.rows[1].kv_blocks = 1_000;
+    // 30 requests share 64 tokens, 15 for each of two copies; 96 are those of this one alone.
+    let (copied, all) = (64.0 / 15.0 + 96.0, 160.0);
+    for used in [10_u32, 250, 500, 800] {
+        scene.loads[1].active_blocks = u64::from(used) - 10;
+        let used = f64::from(used) / 1_000.0;
+        let delaying = all - (all - copied) * f64::max(0.0, 1.0 - used / 0.5);
+        let work = copied * 2.5 + 0.3 * 20.0 * (delaying + 256.0);
+        let got = rule.score(&scene.view(), 1).unwrap();
+        let expected = work / (1.0 - 0.5 * used) / 10.0;
+        assert!(close(got, expected), "{used}: {got}");
+    }
+}

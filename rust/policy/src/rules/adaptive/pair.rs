@@ -52,13 +52,13 @@ impl Scales<'_> {
         let apart = view.apart.get(row.slot as usize).copied().unwrap_or(0);
         let apart = f64::from(apart).min(parts.queued);
         let weight = self.common.running_weight;
-        let delaying = (parts.own - HIDDEN).max(0.0) / parts.own;
+        let seen = (parts.own - HIDDEN).max(0.0) / parts.own;
         let blocks = view.active_blocks(row) + view.load(row).output_blocks;
         let others = blocks as f64 * f64::from(view.block_size);
         let read = others + view.prompt_tokens as f64 * f64::from(row.inflight);
         Parts {
             queued: parts.queued - apart,
-            running: (parts.running + weight * apart) * delaying,
+            running: (parts.running + weight * apart) * seen,
             beside: parts.beside + weight * self.common.output * READ * read,
             ..parts
         }
@@ -77,7 +77,7 @@ impl Scales<'_> {
         let handover = self.pairing.handover;
         let missing = self.pairing.decode.uncached_tokens(row);
         let whole = total(&parts, row);
-        (parts.waiting, parts.own, parts.copied) = (0.0, 0.0, 0.0);
+        (parts.waiting, parts.own, parts.copied, parts.delaying) = (0.0, 0.0, 0.0, 0.0);
         let answer = total(&parts, row) + handover.ms + handover.ms_per_token * missing;
         (whole, answer)
     }

@@ -7,7 +7,7 @@ use crate::rule::view::{Candidate, Workers, load_of};
 /// Weight of the first tokens of a worker's kind against its own: a prompt may be slow for passing reasons.
 const KIND_WEIGHT: f64 = 6.0;
 /// As for first tokens, of the tokens after them: their time depends on the size of the worker's batch, which lasts.
-const DECODE_KIND_WEIGHT: f64 = 0.3;
+const DECODE_KIND_WEIGHT: f64 = 1.0;
 /// Weight of the observations of the fleet against those of a kind.
 const FLEET_WEIGHT: f64 = 0.2;
 /// Before any first token: only explanations show it, as it is the same for all.

@@ -14,7 +14,6 @@ MISSES = {
     "AICR, uniform prompts": {
         "kv, output tokens/s, in the mean, within 10%",
         "kv, output tokens/s, each from 0 on, within 15%",
-        "ours at least the best arm - 2%",
     },
     "llm-d, optimized baseline": {
         "llm-d, output tokens/s, in the mean, within 10%",

@@ -358,6 +358,9 @@ impl Sources<'_> {
     fn of_all(&self) -> Vec<Option<Source>> {
         let s = self.selector;
         let rows = 0..s.candidates.rows.len();
+        if self.held.iter().all(Vec::is_empty) {
+            return vec![None; rows.len()];
+        }
         // Most candidates hold equally many blocks.
         let mut known: Vec<(Place, Vec<Holder<'_>>)> = Vec::new();
         let source = |row| {

@@ -276,11 +276,23 @@ impl Driver {
         self.search(&wrap(hashes));
         let hashes = &hashes[..self.naive.in_place(hashes)];
         let mut expected = Vec::new();
+        let sets = [
+            &Medium::ALL[..],
+            &[Medium::Gpu],
+            &[Medium::Cpu, Medium::Gpu],
+        ];
+        let media = sets[(self.now % 3) as usize];
+        let stretches = self.index.stretches(&self.out, media);
         for slot in 0..self.shape.workers {
             let depth = self.naive.covered(self.id(slot), hashes, &Medium::ALL, 0);
             prop_assert_eq!(self.out.depth(slot), depth, "overlap of slot {}", slot);
             self.compare_media(slot, &hashes[..depth as usize])?;
-            self.compare_segments(slot, hashes)?;
+            let segments = self.index.segments(&self.out, slot);
+            self.compare_held(slot, hashes, &Medium::ALL, &segments)?;
+            let own = stretches.iter().filter(|held| held.slot == slot);
+            let mut own: Vec<_> = own.map(|held| (held.start, held.end)).collect();
+            own.sort_unstable();
+            self.compare_held(slot, hashes, media, &own)?;
             if depth > 0 {
                 expected.push((slot, depth));
             }
@@ -314,24 +326,7 @@ impl Driver {
         Ok(())
     }
 
-    /// All that a worker holds of the known path `hashes`.
-    fn compare_segments(&self, slot: u32, hashes: &[u64]) -> Outcome {
-        let segments = self.index.segments(&self.out, slot);
-        self.compare_held(slot, hashes, &Medium::ALL, &segments)?;
-        for media in [
-            &Medium::ALL[..],
-            &[Medium::Gpu],
-            &[Medium::Cpu, Medium::Gpu],
-        ] {
-            let stretches = self.index.stretches(&self.out, media).into_iter();
-            let own = stretches.filter(|held| held.slot == slot);
-            let mut own: Vec<_> = own.map(|held| (held.start, held.end)).collect();
-            own.sort_unstable();
-            self.compare_held(slot, hashes, media, &own)?;
-        }
-        Ok(())
-    }
-
+    /// All that a worker holds of the known path `hashes` in any of `media`.
     fn compare_held(
         &self,
         slot: u32,
@@ -339,8 +334,9 @@ impl Driver {
         media: &[Medium],
         segments: &[(u32, u32)],
     ) -> Outcome {
-        let held = |at: &u32| self.naive.covered(self.id(slot), hashes, media, *at) > *at;
-        let expected = (0..hashes.len() as u32).filter(held);
+        let (id, blocks) = (self.id(slot), (0_u32..).zip(hashes));
+        let is_held = |hash: u64| media.iter().any(|m| self.naive.holds(id, hash, *m));
+        let expected = blocks.filter_map(|(at, hash)| is_held(*hash).then_some(at));
         let are_apart = segments.windows(2).all(|pair| pair[0].1 < pair[1].0);
         prop_assert!(are_apart, "{:?} of slot {}", segments, slot);
         let blocks = segments.iter().flat_map(|(start, end)| *start..*end);

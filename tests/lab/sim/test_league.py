@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -112,6 +113,21 @@ def test_open_loops_have_no_time_of_sessions() -> None:
     kept = {row["trace"]: row["figures"]["session_mean_s"] for row in store.rows("run")}
     assert kept["chat(count=150)"] is None
     assert kept["chat(count=150,loop=closed)"] > 1
+
+
+def test_rows_are_read_while_others_are_added() -> None:
+    store = Store()
+
+    def add() -> None:
+        for number in range(20_000):
+            store.add("run", str(number), {"number": number})
+
+    with ThreadPoolExecutor(1) as pool:
+        adding = pool.submit(add)
+        while not adding.done():
+            found = [row["number"] for row in store.rows("run")]
+            assert found == list(range(len(found)))
+    assert len(store.rows("run")) == 20_000
 
 
 def test_values_below_the_floor_are_equal() -> None:

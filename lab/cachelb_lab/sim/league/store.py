@@ -64,7 +64,8 @@ class Store:
         Returns:
             In the order of the file.
         """
-        return [row for (of, _), row in self._rows.items() if of == kind]
+        with self._lock:
+            return [row for (of, _), row in self._rows.items() if of == kind]
 
     def add(self, kind: str, key: str, row: Mapping[str, Any]) -> None:
         """Store a value, in place of the previous one of the key.

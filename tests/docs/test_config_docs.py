@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
@@ -45,11 +46,17 @@ def check_deployments(found: Any) -> None:
     assert [lifetimes.configured(deployment) for deployment in found["model_list"]] == [3600.0]
 
 
+def check_balancer(found: Any) -> None:
+    module, _, name = found["router_class"].rpartition(".")
+    assert getattr(importlib.import_module(module), name)({}, found).get_all_servers() == []
+
+
 OTHERS: dict[str, Callable[[Any], None]] = {
     "apiVersion": check_manifest,
     "dependencies": check_crate,
     "litellm_settings": check_litellm_proxy,
     "model_list": check_deployments,
+    "router_class": check_balancer,
     "project": check_entry_points,
 }
 """Checks of documents that are not for cachelb, by a key of them."""
